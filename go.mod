@@ -1,0 +1,3 @@
+module gputune
+
+go 1.26
