@@ -1,0 +1,115 @@
+/*
+ * What the C shim (spank_gputune.so) and the Go core (libgputune.so) share: one
+ * page of memory, mapped MAP_SHARED by the shim before slurmstepd forks the
+ * tasks, and the core's three exported functions.
+ *
+ * The shim fills the request, the core fills the rest, the forked children read
+ * it. Both sides come from one build; GPUTUNE_ABI is checked all the same, since
+ * the core's path can be set in plugstack.conf.
+ */
+#ifndef GPUTUNE_CORE_H
+#define GPUTUNE_CORE_H
+
+#include <stdint.h>
+
+#define GPUTUNE_ABI 1
+
+#define GPUTUNE_CPU_WORDS 128 /* 8192 CPUs, the kernel's largest NR_CPUS */
+#define GPUTUNE_NODE_WORDS 16 /* 1024 nodes, the kernel's largest MAX_NUMNODES */
+#define GPUTUNE_MAX_GPUS 64   /* one bit each in a uint64_t */
+#define GPUTUNE_MAX_MIG 8     /* MIG devices of one GPU: seven with NVIDIA's own limit */
+#define GPUTUNE_PATH 512
+#define GPUTUNE_TEXT 1024
+
+/* Values of gputune_page.state. */
+enum {
+	GPUTUNE_UNBOUND = 0, /* the core was not asked yet */
+	GPUTUNE_OPEN = 1,    /* options, machine and GPUs are known */
+	GPUTUNE_BOUND = 2,   /* every task's slot and every GPU's share are filled */
+	GPUTUNE_FAILED = 3   /* error says why nothing is bound */
+};
+
+enum { GPUTUNE_LOCAL = 0, GPUTUNE_REMOTE = 1, GPUTUNE_MIXED = 2, GPUTUNE_UNKNOWN = 3 };
+enum { GPUTUNE_MEM_NONE = 0, GPUTUNE_MEM_PREFER = 1, GPUTUNE_MEM_BIND = 2, GPUTUNE_MEM_INTERLEAVE = 3 };
+enum { GPUTUNE_GPUS_AUTO = 0, GPUTUNE_GPUS_ALL = 1, GPUTUNE_GPUS_LOCAL = 2 };
+enum { GPUTUNE_REPORT_WARNINGS = 0, GPUTUNE_REPORT_VERBOSE = 1, GPUTUNE_REPORT_QUIET = 2 };
+
+/* One GPU of the node, in the order of PCI addresses. */
+struct gputune_gpu {
+	uint64_t cpus[GPUTUNE_CPU_WORDS]; /* its share; zero: the CPUs are left alone */
+	uint64_t near[GPUTUNE_CPU_WORDS]; /* all CPUs of its local nodes */
+	uint64_t mems[GPUTUNE_NODE_WORDS];
+	uint64_t nodes[GPUTUNE_NODE_WORDS]; /* its local nodes, zero: not known */
+	int32_t fd;                         /* O_PATH on its device node while the probe runs, else -1 */
+	uint32_t locality;
+	char device[GPUTUNE_PATH];
+	char pci[32];
+	char uuid[64];
+	char mig[GPUTUNE_MAX_MIG][64];
+	char warnings[GPUTUNE_TEXT]; /* of its share, a line each */
+};
+
+/* One task of this node. */
+struct gputune_task {
+	/* by the shim, in slurm_spank_task_post_fork */
+	int32_t pid;
+	int32_t probe_errno; /* why the probe could not tell, 0: access is right */
+	uint64_t access;     /* GPUs that a process in the task's cgroup may open */
+
+	/* by the core */
+	char join[GPUTUNE_PATH];  /* cgroup.procs that the probe joins, "": no cgroup to join */
+	uint64_t sees;            /* GPUs that the task may see */
+	uint64_t gpus;            /* GPUs that it is bound to, of those */
+	uint32_t by_environment;  /* CUDA_VISIBLE_DEVICES decides among sees */
+	uint32_t locality;
+	uint64_t cpus[GPUTUNE_CPU_WORDS];   /* zero: the CPUs are left alone */
+	uint64_t before[GPUTUNE_CPU_WORDS]; /* its affinity as Slurm had set it */
+	uint64_t mems[GPUTUNE_NODE_WORDS];  /* zero: the memory policy is left alone */
+	char warnings[GPUTUNE_TEXT];        /* what could not be had as asked, a line each */
+	char notes[GPUTUNE_TEXT];           /* what verbose tells besides, a line each */
+};
+
+struct gputune_page {
+	uint32_t abi;  /* GPUTUNE_ABI of the shim */
+	uint32_t size; /* bytes of the whole mapping */
+
+	/* request, by the shim */
+	char node[256];           /* this node's name in Slurm */
+	char config[GPUTUNE_PATH]; /* gputune.toml, "": the built-in place */
+	char slurm_conf[GPUTUNE_PATH];
+	char option[GPUTUNE_TEXT]; /* the option's value, "" given bare */
+	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
+	uint32_t environment_size; /* bytes used of it */
+	uint32_t tasks;            /* on this node */
+	uint32_t given;            /* 1: the user gave the option, 0: it is the site's default */
+
+	/* answer, by the core */
+	uint32_t state;
+	uint32_t strict;
+	uint32_t report;
+	uint32_t mem;      /* policy asked for */
+	uint32_t pairing;  /* gpus= */
+	uint32_t gpus;     /* number of entries in gpu */
+	uint32_t orders;   /* number of entries in order */
+	int32_t order[GPUTUNE_MAX_GPUS]; /* position in gpu for each of Slurm's gres indices, -1 unknown */
+	uint64_t step_gpus;              /* GPUs of the step */
+	char keep_cpus[64];  /* the user's own --cpu-bind, which wins, "": none */
+	char keep_mems[64];  /* the user's own --mem-bind, which wins, "": none */
+	char error[GPUTUNE_TEXT];
+	char log[GPUTUNE_TEXT]; /* for slurmd's log, a line each */
+
+	struct gputune_gpu gpu[GPUTUNE_MAX_GPUS];
+	struct gputune_task task[]; /* by local id */
+};
+
+/* The core's exports. They return 0, or -1 with page->error set; they never
+ * raise a signal, never leave a goroutine behind and never touch the
+ * environment. Only slurmstepd's parent process may call them, never a child
+ * that it forked. */
+typedef int gputune_call(struct gputune_page *page);
+
+#define GPUTUNE_CALL_OPEN "gputune_core_open"     /* request -> options, machine, gpu[].{fd,device,pci,…} */
+#define GPUTUNE_CALL_LOCATE "gputune_core_locate" /* task[].pid -> task[].join */
+#define GPUTUNE_CALL_BIND "gputune_core_bind"     /* task[].access -> everything, applied to the tasks */
+
+#endif

@@ -1,0 +1,139 @@
+/* The symbols that Slurm looks up, and the options. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim.h"
+
+/*
+ * SPANK_PLUGIN() would take the release from the installed header. One source
+ * serves every release instead: the header is the same in all that is used
+ * here, and Slurm compares major and minor with its own.
+ */
+#ifndef GPUTUNE_SLURM_RELEASE
+#error "compile with -DGPUTUNE_SLURM_RELEASE=0xMMmmuu (major, minor, micro)"
+#endif
+const char plugin_name[] = "gputune";
+const char plugin_type[] = "spank";
+const unsigned int plugin_version = GPUTUNE_SLURM_RELEASE;
+
+#ifndef GPUTUNE_CORE
+#error "compile with -DGPUTUNE_CORE=\"path of libgputune.so\""
+#endif
+#ifndef GPUTUNE_PROGRAM
+#error "compile with -DGPUTUNE_PROGRAM=\"path of gputune\""
+#endif
+static struct settings settings = {
+	.core = GPUTUNE_CORE,
+	.program = GPUTUNE_PROGRAM,
+	.config = "",
+	.site = "off",
+};
+
+static const struct {
+	const char *name;
+	const char **target;
+} arguments[] = {
+	{ "default=", &settings.site },
+	{ "config=", &settings.config },
+	{ "core=", &settings.core },
+	{ "program=", &settings.program },
+};
+
+static void read_argument(const char *argument)
+{
+	for (size_t i = 0; i < sizeof(arguments) / sizeof(arguments[0]); i++) {
+		size_t length = strlen(arguments[i].name);
+
+		if (strncmp(argument, arguments[i].name, length) == 0) {
+			*arguments[i].target = argument + length;
+			return;
+		}
+	}
+	slurm_error("gputune: plugstack.conf: argument \"%s\" is not known: "
+		    "want default=ITEMS, config=FILE, core=FILE or program=FILE",
+		    argument);
+}
+
+/*
+ * May be called several times, from the environment first and the command line
+ * last: the last value wins. Given bare, the argument is NULL, "" or "(null)",
+ * depending on the way it came.
+ */
+static int option_given(int val, const char *argument, int remote)
+{
+	(void)val;
+	if (!argument || strcmp(argument, "(null)") == 0)
+		argument = "";
+	/* A value that does not fit is longer than the grammar accepts, so it is
+	 * refused at submission; what comes to the node unchecked is cut, and then
+	 * refused there. */
+	if (!remote && *argument && submit_check(&settings, argument))
+		return -1;
+	settings.given = true;
+	struct text value = text_in(settings.value, sizeof(settings.value));
+	text_add(&value, argument);
+	return 0;
+}
+
+static struct spank_option option = {
+	.name = OPTION_NAME,
+	.arginfo = "[ITEM,...]",
+	.usage = "bind each task to the CPUs and memory near its GPUs: on, off, "
+		 "cpus=node|exclusive|core-complex|socket|none, mem=prefer|bind|interleave|none, "
+		 "smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, strict, verbose, quiet",
+	.has_arg = 2,
+	.val = 0,
+	.cb = option_given,
+};
+
+int slurm_spank_init(spank_t sp, int ac, char **av)
+{
+	switch (spank_context()) {
+	case S_CTX_LOCAL:
+	case S_CTX_ALLOCATOR:
+	case S_CTX_REMOTE:
+		break;
+	default: /* slurmd has no use for any of this */
+		return ESPANK_SUCCESS;
+	}
+	for (int i = 0; i < ac; i++)
+		read_argument(av[i]);
+	if (spank_option_register(sp, &option) != ESPANK_SUCCESS)
+		slurm_error("gputune: option --%s could not be registered: another plugin may have it", OPTION_NAME);
+	return ESPANK_SUCCESS;
+}
+
+int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
+{
+	(void)ac;
+	(void)av;
+	if (spank_context() == S_CTX_REMOTE)
+		step_open(sp, &settings);
+	return ESPANK_SUCCESS;
+}
+
+int slurm_spank_task_post_fork(spank_t sp, int ac, char **av)
+{
+	(void)ac;
+	(void)av;
+	step_forked(sp);
+	return ESPANK_SUCCESS;
+}
+
+int slurm_spank_task_init(spank_t sp, int ac, char **av)
+{
+	(void)ac;
+	(void)av;
+	if (step_page())
+		task_bind(sp, step_page());
+	return ESPANK_SUCCESS;
+}
+
+int slurm_spank_exit(spank_t sp, int ac, char **av)
+{
+	(void)sp;
+	(void)ac;
+	(void)av;
+	step_close();
+	return ESPANK_SUCCESS;
+}

@@ -1,0 +1,67 @@
+/*
+ * The C half of the plugin. Every Slurm program loads it; it registers the
+ * options, has them checked where they are typed, and in slurmstepd loads the
+ * Go core when a step asked for something.
+ *
+ * plugin.c   the symbols that Slurm looks up
+ * submit.c   srun, sbatch, salloc: the option is checked by the gputune program
+ * step.c     slurmstepd itself: loads the core, collects the tasks
+ * probe.c    which GPUs a task's cgroup lets it open
+ * task.c     the forked task, before it becomes the user's program
+ * text.c     masks and lists as text
+ */
+#ifndef GPUTUNE_SHIM_H
+#define GPUTUNE_SHIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <slurm/spank.h>
+
+#include "../abi/gputune_core.h"
+
+#define OPTION_NAME "gpu-numa-bind"
+
+/* What plugstack.conf and the user said, kept for the life of the process. */
+struct settings {
+	const char *core;    /* core=PATH of libgputune.so */
+	const char *program; /* program=PATH of gputune */
+	const char *config;  /* config=PATH of gputune.toml */
+	const char *site;    /* default=VALUE for steps that do not give the option */
+	bool given;          /* the option was given */
+	char value[GPUTUNE_TEXT];
+};
+
+/* submit.c: 0, or -1 when the value is refused. */
+int submit_check(const struct settings *settings, const char *value);
+
+/* step.c */
+void step_open(spank_t sp, const struct settings *settings);
+void step_forked(spank_t sp);
+void step_close(void);
+struct gputune_page *step_page(void);
+
+/* probe.c */
+void probe(struct gputune_page *page);
+
+/* task.c */
+void task_bind(spank_t sp, struct gputune_page *page);
+
+/* text.c: none of these calls into libc, so that a forked child may. */
+struct text {
+	char *start;
+	size_t size; /* bytes at start, the last one is kept for the NUL */
+	size_t used;
+	bool cut; /* something did not fit */
+};
+struct text text_in(char *buffer, size_t size);
+void text_add(struct text *text, const char *string);
+void text_add_number(struct text *text, uint64_t number);
+void text_add_list(struct text *text, const uint64_t *words, size_t count);
+bool text_equal(const char *a, const char *b);
+size_t text_length(const char *string);
+bool items_have(const char *items, const char *item);
+uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, const char *list, bool *understood);
+uint64_t gpus_paired(uint64_t sees, uint64_t step, uint32_t tasks, uint32_t rank);
+
+#endif

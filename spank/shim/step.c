@@ -1,0 +1,231 @@
+/* slurmstepd itself, as root, before and while the tasks are forked. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "shim.h"
+
+/* Step ids that are not a user's own step; see slurm.h. */
+#define EXTERN_STEP 0xfffffffc
+
+static struct gputune_page *page;
+static size_t page_size;
+static pid_t stepd;
+static uint32_t forked;
+static gputune_call *core_locate, *core_bind;
+
+struct gputune_page *step_page(void)
+{
+	return page;
+}
+
+static void copy(char *target, size_t size, const char *source)
+{
+	struct text text = text_in(target, size);
+
+	if (source)
+		text_add(&text, source);
+}
+
+static void fail(const char *why)
+{
+	page->state = GPUTUNE_FAILED;
+	copy(page->error, sizeof(page->error), why);
+}
+
+static void log_lines(void)
+{
+	char *rest = page->log, *line;
+
+	while ((line = strsep(&rest, "\n")))
+		if (*line)
+			slurm_info("gputune: %s", line);
+	page->log[0] = '\0';
+}
+
+/*
+ * The variables of the step that the core reads. What is too long for the page
+ * is left out, and said so.
+ */
+static void copy_environment(spank_t sp)
+{
+	static const char *const names[] = {
+		"SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
+		"SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_VERBOSE",
+		"SLURM_MEM_BIND", "SLURM_MEM_BIND_TYPE", "SLURM_MEM_BIND_LIST", "SLURM_MEM_BIND_PREFER",
+	};
+	size_t used = 0;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		size_t length = strlen(names[i]);
+		char *at = page->environment + used;
+
+		if (used + length + 2 >= sizeof(page->environment))
+			break;
+		if (spank_getenv(sp, names[i], at + length + 1, (int)(sizeof(page->environment) - used - length - 1)) !=
+		    ESPANK_SUCCESS) {
+			*at = '\0';
+			continue;
+		}
+		memcpy(at, names[i], length);
+		at[length] = '=';
+		used += strlen(at) + 1;
+	}
+	page->environment_size = (uint32_t)used;
+}
+
+static bool has_gpu(spank_t sp)
+{
+	char value[2];
+	spank_err_t found[3] = {
+		spank_getenv(sp, "SLURM_STEP_GPUS", value, sizeof(value)),
+		spank_getenv(sp, "SLURM_JOB_GPUS", value, sizeof(value)),
+		spank_getenv(sp, "CUDA_VISIBLE_DEVICES", value, sizeof(value)),
+	};
+
+	for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++)
+		if (found[i] == ESPANK_SUCCESS || found[i] == ESPANK_NOSPACE)
+			return true;
+	return false;
+}
+
+/* What an outer step exported says nothing about this one. */
+static void forget_outer(spank_t sp)
+{
+	static const char *const names[] = { "GPUTUNE_GPUS", "GPUTUNE_CPUS", "GPUTUNE_MEMS", "GPUTUNE_MEM_POLICY",
+					     "GPUTUNE_LOCALITY" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		spank_unsetenv(sp, names[i]);
+}
+
+static bool map_page(spank_t sp)
+{
+	uint32_t tasks = 0;
+
+	if (spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS || tasks == 0)
+		return false;
+	page_size = sizeof(struct gputune_page) + tasks * sizeof(struct gputune_task);
+	page = mmap(NULL, page_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED) {
+		slurm_error("gputune: mmap of %zu bytes: %m", page_size);
+		page = NULL;
+		return false;
+	}
+	page->abi = GPUTUNE_ABI;
+	page->size = (uint32_t)page_size;
+	page->tasks = tasks;
+	return true;
+}
+
+/*
+ * The core is never unloaded: a Go runtime cannot be, and slurmstepd ends soon.
+ * Loading it raises the soft limit of open files, which tasks could inherit.
+ */
+static bool load_core(const char *path)
+{
+	struct rlimit files;
+	bool saved = getrlimit(RLIMIT_NOFILE, &files) == 0;
+	void *core = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	gputune_call *core_open;
+	int rc;
+
+	if (!core) {
+		char why[GPUTUNE_TEXT];
+		struct text text = text_in(why, sizeof(why));
+
+		text_add(&text, "the core could not be loaded: ");
+		text_add(&text, dlerror());
+		fail(why);
+		return false;
+	}
+	core_open = (gputune_call *)dlsym(core, GPUTUNE_CALL_OPEN);
+	core_locate = (gputune_call *)dlsym(core, GPUTUNE_CALL_LOCATE);
+	core_bind = (gputune_call *)dlsym(core, GPUTUNE_CALL_BIND);
+	if (!core_open || !core_locate || !core_bind) {
+		fail("the core is not this plugin's: a function is missing");
+		return false;
+	}
+	rc = core_open(page);
+	if (saved)
+		setrlimit(RLIMIT_NOFILE, &files);
+	return rc == 0;
+}
+
+void step_open(spank_t sp, const struct settings *settings)
+{
+	const char *value = settings->given ? settings->value : settings->site;
+	uint32_t step;
+
+	forget_outer(sp);
+	if (items_have(value, "off"))
+		return;
+	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == EXTERN_STEP)
+		return;
+	/* A site's default is for steps with GPUs; a user who asks is told. */
+	if (!settings->given && !has_gpu(sp))
+		return;
+	if (!map_page(sp))
+		return;
+	stepd = (pid_t)syscall(SYS_getpid);
+	page->given = settings->given;
+	copy(page->option, sizeof(page->option), value);
+	copy(page->config, sizeof(page->config), settings->config);
+	copy(page->slurm_conf, sizeof(page->slurm_conf), getenv("SLURM_CONF"));
+	if (spank_getenv(sp, "SLURMD_NODENAME", page->node, sizeof(page->node)) != ESPANK_SUCCESS)
+		copy(page->node, sizeof(page->node), getenv("SLURMD_NODENAME"));
+	copy_environment(sp);
+	if (!load_core(settings->core))
+		slurm_error("gputune: %s", page->error);
+	log_lines();
+}
+
+static void bind_all(void)
+{
+	if (core_locate(page) == 0) {
+		probe(page);
+		core_bind(page);
+	}
+	if (page->state == GPUTUNE_FAILED)
+		slurm_error("gputune: %s", page->error);
+	log_lines();
+}
+
+/*
+ * Called once for each task. The tasks wait until the last call has returned,
+ * and only then everything is known that the plan depends on: which GPUs each
+ * task has, and which CPUs the step has.
+ */
+void step_forked(spank_t sp)
+{
+	struct gputune_task *task;
+	int local;
+	pid_t pid;
+
+	if (!page || page->state != GPUTUNE_OPEN)
+		return;
+	if (spank_get_item(sp, S_TASK_ID, &local) != ESPANK_SUCCESS ||
+	    spank_get_item(sp, S_TASK_PID, &pid) != ESPANK_SUCCESS || local < 0 || (uint32_t)local >= page->tasks)
+		return;
+	/* SlurmdParameters=contain_spank runs this hook in a process that only
+	 * shares slurmstepd's memory: a Go runtime does not survive there. */
+	if ((pid_t)syscall(SYS_getpid) != stepd) {
+		fail("not bound: SlurmdParameters=contain_spank keeps the plugin out of slurmstepd");
+		return;
+	}
+	task = &page->task[local];
+	task->pid = pid;
+	if (++forked == page->tasks)
+		bind_all();
+}
+
+void step_close(void)
+{
+	if (page)
+		munmap(page, page_size);
+	page = NULL;
+}

@@ -1,0 +1,462 @@
+/*
+ * The forked task, as the user, before it becomes the user's program. Besides
+ * Slurm's own spank_* calls only async-signal-safe ones: the process has one
+ * thread of a parent that had several.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "shim.h"
+
+/* linux/mempolicy.h; libnuma is not needed for four numbers. */
+#define MPOL_PREFERRED 1
+#define MPOL_BIND 2
+#define MPOL_INTERLEAVE 3
+#define MPOL_PREFERRED_MANY 5 /* Linux 5.15 */
+
+/* The longest list of 8192 CPUs: every second one, five bytes each. */
+#define LIST_SIZE (GPUTUNE_CPU_WORDS * 64 / 2 * 5 + 1)
+
+struct outcome {
+	struct gputune_page *page;
+	const struct gputune_task *task;
+	uint32_t rank; /* in the whole step */
+	uint64_t gpus;
+	uint64_t cpus[GPUTUNE_CPU_WORDS]; /* asked for, zero: left alone */
+	uint64_t mems[GPUTUNE_NODE_WORDS];
+	uint32_t locality;
+	uint32_t mem; /* policy that is in force */
+	bool unmet;   /* something could not be had as asked */
+	char warnings[4 * GPUTUNE_TEXT];
+	char notes[2 * GPUTUNE_TEXT];
+};
+
+static bool any(const uint64_t *words, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (words[i])
+			return true;
+	return false;
+}
+
+static void add(uint64_t *to, const uint64_t *from, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		to[i] |= from[i];
+}
+
+static bool meet(const uint64_t *a, const uint64_t *b, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (a[i] & b[i])
+			return true;
+	return false;
+}
+
+/* A reader that has gone must not end the task before it began. */
+static void say(const char *line)
+{
+	struct sigaction ignore = { .sa_handler = SIG_IGN }, before;
+	size_t length = text_length(line);
+
+	sigaction(SIGPIPE, &ignore, &before);
+	while (length > 0) {
+		ssize_t written = write(STDERR_FILENO, line, length);
+
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written <= 0)
+			break;
+		line += written;
+		length -= (size_t)written;
+	}
+	sigaction(SIGPIPE, &before, NULL);
+}
+
+static void say_start(struct text *text, const struct outcome *o)
+{
+	text_add(text, "gputune: ");
+	text_add(text, o->page->node);
+	text_add(text, " task ");
+	text_add_number(text, o->rank);
+	text_add(text, ": ");
+}
+
+/* One line of its own for each line of lines. */
+static void say_lines(const struct outcome *o, const char *kind, const char *lines)
+{
+	while (*lines) {
+		char buffer[GPUTUNE_TEXT + 512];
+		struct text text = text_in(buffer, sizeof(buffer) - 1);
+		char piece[2] = "";
+
+		say_start(&text, o);
+		text_add(&text, kind);
+		for (; *lines && *lines != '\n'; lines++) {
+			piece[0] = *lines;
+			text_add(&text, piece);
+		}
+		if (*lines)
+			lines++;
+		text.size++; /* room for the newline was kept back */
+		text_add(&text, "\n");
+		say(buffer);
+	}
+}
+
+static void add_line(char *lines, size_t size, const char *line)
+{
+	struct text text = { .start = lines, .size = size, .used = text_length(lines) };
+
+	if (!*line)
+		return;
+	if (text.used)
+		text_add(&text, "\n");
+	text_add(&text, line);
+}
+
+static void warn(struct outcome *o, const char *line)
+{
+	if (*line)
+		o->unmet = true;
+	add_line(o->warnings, sizeof(o->warnings), line);
+}
+
+static void note(struct outcome *o, const char *line)
+{
+	add_line(o->notes, sizeof(o->notes), line);
+}
+
+static int count(uint64_t gpus)
+{
+	return __builtin_popcountll(gpus);
+}
+
+static bool read_affinity(uint64_t *cpus)
+{
+	/* returns the bytes that it filled */
+	memset(cpus, 0, GPUTUNE_CPU_WORDS * sizeof(uint64_t));
+	return syscall(SYS_sched_getaffinity, 0, GPUTUNE_CPU_WORDS * sizeof(uint64_t), cpus) > 0;
+}
+
+static uint64_t choose_local(const struct outcome *o, uint64_t gpus)
+{
+	uint64_t local = 0, now[GPUTUNE_CPU_WORDS];
+
+	if (!read_affinity(now))
+		return gpus;
+	for (uint32_t i = 0; i < o->page->gpus; i++)
+		if (gpus >> i & 1 && meet(o->page->gpu[i].near, now, GPUTUNE_CPU_WORDS))
+			local |= 1ULL << i;
+	return local ? local : gpus;
+}
+
+/* The task's binding from the shares of the GPUs that its environment names. */
+static void compose(struct outcome *o, uint64_t gpus, uint32_t local)
+{
+	const struct gputune_page *page = o->page;
+
+	if (page->pairing == GPUTUNE_GPUS_AUTO)
+		gpus = gpus_paired(gpus, page->step_gpus, page->tasks, local);
+	else if (page->pairing == GPUTUNE_GPUS_LOCAL)
+		gpus = choose_local(o, gpus);
+	o->gpus = gpus;
+	o->locality = GPUTUNE_UNKNOWN;
+	bool first = true;
+	for (uint32_t i = 0; i < page->gpus; i++) {
+		if (!(gpus >> i & 1))
+			continue;
+		add(o->cpus, page->gpu[i].cpus, GPUTUNE_CPU_WORDS);
+		add(o->mems, page->gpu[i].mems, GPUTUNE_NODE_WORDS);
+		if (first)
+			o->locality = page->gpu[i].locality;
+		else if (o->locality != page->gpu[i].locality)
+			o->locality = GPUTUNE_MIXED;
+		first = false;
+		warn(o, page->gpu[i].warnings);
+	}
+	if (first && page->given)
+		warn(o, "the task has no GPU, left as it is");
+}
+
+/* The plan is the parent's, unless only this process knows its GPUs. */
+static void read_plan(spank_t sp, struct outcome *o, uint32_t local)
+{
+	char list[GPUTUNE_TEXT] = "";
+	bool understood = true, listed;
+	uint64_t gpus;
+
+	listed = spank_getenv(sp, "CUDA_VISIBLE_DEVICES", list, sizeof(list)) == ESPANK_SUCCESS;
+	gpus = devices_listed(o->page, o->task->sees, list, &understood);
+	if (o->task->by_environment) {
+		if (!understood) {
+			char buffer[GPUTUNE_TEXT];
+			struct text text = text_in(buffer, sizeof(buffer));
+
+			text_add(&text, "CUDA_VISIBLE_DEVICES=");
+			text_add(&text, list);
+			text_add(&text, " names a GPU that is not known");
+			warn(o, buffer);
+		}
+		compose(o, listed ? gpus : 0, local);
+		note(o, "affinity alone: devices are not constrained, so the task's GPUs are known too late for its cpuset");
+		return;
+	}
+	/* --gres-flags=allow-task-sharing: the cgroup allows more than the task is meant to use. */
+	if (listed && understood && gpus && count(gpus) < count(o->task->sees)) {
+		compose(o, gpus, local);
+		return;
+	}
+	o->gpus = o->task->gpus;
+	o->locality = o->task->locality;
+	add(o->cpus, o->task->cpus, GPUTUNE_CPU_WORDS);
+	add(o->mems, o->task->mems, GPUTUNE_NODE_WORDS);
+	warn(o, o->task->warnings);
+}
+
+/* What the kernel answers to the calls made here; strerror(3) takes locks. */
+static void add_error(struct text *text, int error)
+{
+	switch (error) {
+	case EPERM:
+		text_add(text, "not permitted (EPERM)");
+		break;
+	case EINVAL:
+		text_add(text, "not in the task's cpuset, or not there (EINVAL)");
+		break;
+	case ENOSYS:
+		text_add(text, "not in this kernel (ENOSYS)");
+		break;
+	default:
+		text_add(text, "errno ");
+		text_add_number(text, (uint64_t)error);
+	}
+}
+
+static void warn_errno(struct outcome *o, const char *what, const uint64_t *words, size_t size, int error)
+{
+	char buffer[GPUTUNE_TEXT];
+	struct text text = text_in(buffer, sizeof(buffer));
+
+	text_add(&text, what);
+	text_add(&text, " ");
+	text_add_list(&text, words, size);
+	text_add(&text, ": ");
+	add_error(&text, error);
+	warn(o, buffer);
+}
+
+/* Slurm's own binding is in force before this hook; what the parent set is as
+ * well, so most often there is nothing left to do. */
+static void set_cpus(struct outcome *o)
+{
+	uint64_t now[GPUTUNE_CPU_WORDS];
+
+	if (o->page->keep_cpus[0] || !any(o->cpus, GPUTUNE_CPU_WORDS))
+		return;
+	if (read_affinity(now) && memcmp(now, o->cpus, sizeof(now)) == 0)
+		return;
+	if (syscall(SYS_sched_setaffinity, 0, sizeof(o->cpus), o->cpus) < 0) {
+		warn_errno(o, "CPU affinity", o->cpus, GPUTUNE_CPU_WORDS, errno);
+		return;
+	}
+	/* The kernel leaves out what the cpuset does not have. */
+	if (read_affinity(now) && memcmp(now, o->cpus, sizeof(now)) != 0)
+		warn_errno(o, "CPU affinity is not as asked, of cpus", o->cpus, GPUTUNE_CPU_WORDS, EINVAL);
+}
+
+static int set_policy(const struct outcome *o, uint32_t mem)
+{
+	unsigned long bits = GPUTUNE_NODE_WORDS * 64;
+	int nodes = 0;
+
+	for (size_t i = 0; i < GPUTUNE_NODE_WORDS; i++)
+		nodes += count(o->mems[i]);
+	switch (mem) {
+	case GPUTUNE_MEM_BIND:
+		return syscall(SYS_set_mempolicy, MPOL_BIND, o->mems, bits) ? errno : 0;
+	case GPUTUNE_MEM_INTERLEAVE:
+		return syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, o->mems, bits) ? errno : 0;
+	default:
+		/* A kernel before 5.15 prefers one node; then the lowest is taken. */
+		if (nodes > 1 && syscall(SYS_set_mempolicy, MPOL_PREFERRED_MANY, o->mems, bits) == 0)
+			return 0;
+		return syscall(SYS_set_mempolicy, MPOL_PREFERRED, o->mems, bits) ? errno : 0;
+	}
+}
+
+/* bind, then prefer, then nothing, each step taken only when the kernel refused. */
+static void set_memory(struct outcome *o)
+{
+	int error;
+
+	o->mem = GPUTUNE_MEM_NONE;
+	if (o->page->keep_mems[0] || o->page->mem == GPUTUNE_MEM_NONE || !any(o->mems, GPUTUNE_NODE_WORDS))
+		return;
+	error = set_policy(o, o->page->mem);
+	if (!error) {
+		o->mem = o->page->mem;
+		return;
+	}
+	warn_errno(o, o->page->mem == GPUTUNE_MEM_BIND ? "mem=bind on nodes" :
+		      o->page->mem == GPUTUNE_MEM_INTERLEAVE ? "mem=interleave on nodes" : "mem=prefer on nodes",
+		   o->mems, GPUTUNE_NODE_WORDS, error);
+	if (o->page->mem == GPUTUNE_MEM_PREFER)
+		return;
+	error = set_policy(o, GPUTUNE_MEM_PREFER);
+	if (!error)
+		o->mem = GPUTUNE_MEM_PREFER;
+	else
+		warn_errno(o, "mem=prefer on nodes", o->mems, GPUTUNE_NODE_WORDS, error);
+}
+
+static const char *policy_name(uint32_t mem)
+{
+	static const char *const names[] = { "none", "prefer", "bind", "interleave" };
+
+	return names[mem];
+}
+
+static const char *locality_name(uint32_t locality)
+{
+	static const char *const names[] = { "local", "remote", "mixed", "unknown" };
+
+	return names[locality];
+}
+
+static void add_gpus(struct text *text, const struct outcome *o, bool with_nodes)
+{
+	bool first = true;
+
+	for (uint32_t i = 0; i < o->page->gpus; i++) {
+		const struct gputune_gpu *gpu = &o->page->gpu[i];
+
+		if (!(o->gpus >> i & 1))
+			continue;
+		if (!first)
+			text_add(text, with_nodes ? ", " : ",");
+		text_add(text, gpu->pci);
+		first = false;
+		if (!with_nodes)
+			continue;
+		text_add(text, " (node ");
+		if (any(gpu->nodes, GPUTUNE_NODE_WORDS))
+			text_add_list(text, gpu->nodes, GPUTUNE_NODE_WORDS);
+		else
+			text_add(text, "unknown");
+		text_add(text, ")");
+	}
+}
+
+/* What the task may use now, whoever decided it. */
+static void add_cpus(struct text *text)
+{
+	uint64_t now[GPUTUNE_CPU_WORDS];
+
+	if (read_affinity(now))
+		text_add_list(text, now, GPUTUNE_CPU_WORDS);
+}
+
+static void export(spank_t sp, const struct outcome *o)
+{
+	char buffer[LIST_SIZE];
+	struct text text = text_in(buffer, sizeof(buffer));
+
+	add_gpus(&text, o, false);
+	spank_setenv(sp, "GPUTUNE_GPUS", buffer, 1);
+	text = text_in(buffer, sizeof(buffer));
+	add_cpus(&text);
+	spank_setenv(sp, "GPUTUNE_CPUS", buffer, 1);
+	text = text_in(buffer, sizeof(buffer));
+	if (o->mem != GPUTUNE_MEM_NONE)
+		text_add_list(&text, o->mems, GPUTUNE_NODE_WORDS);
+	spank_setenv(sp, "GPUTUNE_MEMS", buffer, 1);
+	spank_setenv(sp, "GPUTUNE_MEM_POLICY", policy_name(o->mem), 1);
+	spank_setenv(sp, "GPUTUNE_LOCALITY", locality_name(o->locality), 1);
+}
+
+static void report(const struct outcome *o)
+{
+	char buffer[LIST_SIZE + 4 * GPUTUNE_TEXT];
+	struct text text = text_in(buffer, sizeof(buffer));
+
+	if (o->page->report == GPUTUNE_REPORT_QUIET)
+		return;
+	say_lines(o, "warning: ", o->warnings);
+	if (o->page->report != GPUTUNE_REPORT_VERBOSE)
+		return;
+	say_start(&text, o);
+	text_add(&text, count(o->gpus) > 1 ? "gpus " : "gpu ");
+	if (o->gpus)
+		add_gpus(&text, o, true);
+	else
+		text_add(&text, "none");
+	text_add(&text, ", cpus ");
+	add_cpus(&text);
+	if (o->page->keep_cpus[0]) {
+		text_add(&text, " (kept: ");
+		text_add(&text, o->page->keep_cpus);
+		text_add(&text, ")");
+	}
+	text_add(&text, ", mems ");
+	if (o->mem != GPUTUNE_MEM_NONE) {
+		text_add_list(&text, o->mems, GPUTUNE_NODE_WORDS);
+		text_add(&text, " ");
+	}
+	text_add(&text, policy_name(o->mem));
+	if (o->page->keep_mems[0]) {
+		text_add(&text, " (kept: ");
+		text_add(&text, o->page->keep_mems);
+		text_add(&text, ")");
+	}
+	text_add(&text, ", ");
+	text_add(&text, locality_name(o->locality));
+	text_add(&text, "\n");
+	say(buffer);
+	say_lines(o, "", o->notes);
+}
+
+/*
+ * The plugin is optional in plugstack.conf, and Slurm passes over the failures
+ * of an optional plugin; this is how it ends a task itself when a hook of a
+ * required one fails.
+ */
+static void give_up(const struct outcome *o, const char *lines)
+{
+	say_lines(o, "error: ", lines);
+	_exit(1);
+}
+
+void task_bind(spank_t sp, struct gputune_page *page)
+{
+	static struct outcome o; /* too large for a stack of unknown size */
+	uint32_t local = 0;
+	int id = 0;
+
+	o.page = page;
+	if (spank_get_item(sp, S_TASK_GLOBAL_ID, &o.rank) != ESPANK_SUCCESS ||
+	    spank_get_item(sp, S_TASK_ID, &id) != ESPANK_SUCCESS || id < 0 || (uint32_t)id >= page->tasks)
+		return;
+	local = (uint32_t)id;
+	o.task = &page->task[local];
+
+	if (page->state != GPUTUNE_BOUND) {
+		const char *why = page->state == GPUTUNE_FAILED ? page->error :
+				  "not bound: slurmstepd did not get as far as all tasks";
+		if (page->strict)
+			give_up(&o, why);
+		say_lines(&o, "warning: ", page->report == GPUTUNE_REPORT_QUIET ? "" : why);
+		return;
+	}
+	read_plan(sp, &o, local);
+	set_cpus(&o);
+	set_memory(&o);
+	note(&o, o.task->notes);
+	if (page->strict && o.unmet)
+		give_up(&o, o.warnings);
+	export(sp, &o);
+	report(&o);
+}

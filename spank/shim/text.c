@@ -1,0 +1,227 @@
+/* Masks, lists and names as text, for code that runs between fork and exec. */
+#include "shim.h"
+
+struct text text_in(char *buffer, size_t size)
+{
+	buffer[0] = '\0';
+	return (struct text){ .start = buffer, .size = size };
+}
+
+void text_add(struct text *text, const char *string)
+{
+	while (*string && text->used + 1 < text->size)
+		text->start[text->used++] = *string++;
+	text->start[text->used] = '\0';
+	if (*string)
+		text->cut = true;
+}
+
+void text_add_number(struct text *text, uint64_t number)
+{
+	char digits[21];
+	char *at = digits + sizeof(digits) - 1;
+
+	*at = '\0';
+	do {
+		*--at = (char)('0' + number % 10);
+		number /= 10;
+	} while (number);
+	text_add(text, at);
+}
+
+static bool bit(const uint64_t *words, size_t count, size_t i)
+{
+	return i / 64 < count && (words[i / 64] >> (i % 64) & 1);
+}
+
+/* The kernel's list form, "0-3,8". */
+void text_add_list(struct text *text, const uint64_t *words, size_t count)
+{
+	bool first = true;
+
+	for (size_t i = 0; i < count * 64; i++) {
+		size_t last = i;
+
+		if (i % 64 == 0 && words[i / 64] == 0) {
+			i += 63;
+			continue;
+		}
+		if (!bit(words, count, i))
+			continue;
+		while (bit(words, count, last + 1))
+			last++;
+		if (!first)
+			text_add(text, ",");
+		text_add_number(text, i);
+		if (last > i) {
+			text_add(text, "-");
+			text_add_number(text, last);
+		}
+		first = false;
+		i = last;
+	}
+}
+
+bool text_equal(const char *a, const char *b)
+{
+	while (*a && *a == *b) {
+		a++;
+		b++;
+	}
+	return *a == *b;
+}
+
+size_t text_length(const char *string)
+{
+	size_t length = 0;
+
+	while (string[length])
+		length++;
+	return length;
+}
+
+/* Whether item is one of the comma-separated items. */
+bool items_have(const char *items, const char *item)
+{
+	size_t length = text_length(item);
+
+	while (*items) {
+		size_t i = 0;
+
+		while (i < length && items[i] == item[i])
+			i++;
+		if (i == length && (items[i] == ',' || items[i] == '\0'))
+			return true;
+		while (*items && *items != ',')
+			items++;
+		if (*items)
+			items++;
+	}
+	return false;
+}
+
+static bool has_prefix(const char *string, const char *prefix, size_t length)
+{
+	for (size_t i = 0; i < length; i++) {
+		char a = string[i], b = prefix[i];
+
+		/* CUDA compares UUIDs without regard to case. */
+		if (a >= 'A' && a <= 'Z')
+			a = (char)(a - 'A' + 'a');
+		if (b >= 'A' && b <= 'Z')
+			b = (char)(b - 'A' + 'a');
+		if (a == '\0' || a != b)
+			return false;
+	}
+	return true;
+}
+
+/* The GPU that one entry of CUDA_VISIBLE_DEVICES names, -1 for none. A number
+ * counts, in Slurm's gres order, the GPUs that the task may see. */
+static int device_named(const struct gputune_page *page, uint64_t sees, const char *entry, size_t length)
+{
+	uint64_t number = 0;
+	size_t i;
+
+	for (i = 0; i < length && entry[i] >= '0' && entry[i] <= '9' && number < 1000000; i++)
+		number = number * 10 + (uint64_t)(entry[i] - '0');
+	if (i == length && length > 0) {
+		for (uint32_t position = 0; position < page->orders; position++) {
+			int32_t gpu = page->order[position];
+
+			if (gpu < 0 || !(sees >> gpu & 1))
+				continue;
+			if (number-- == 0)
+				return gpu;
+		}
+		return -1;
+	}
+
+	int found = -1;
+	for (uint32_t gpu = 0; gpu < page->gpus; gpu++) {
+		bool named = false;
+
+		if (!(sees >> gpu & 1))
+			continue;
+		if (length > 4)
+			named = has_prefix(page->gpu[gpu].uuid, entry, length);
+		/* MIG-<uuid>; before driver 470 MIG-GPU-<uuid of the GPU>/instance/instance */
+		for (int m = 0; length > 4 && !named && m < GPUTUNE_MAX_MIG; m++)
+			named = has_prefix(page->gpu[gpu].mig[m], entry, length);
+		if (!named && length > 8 && has_prefix("MIG-GPU-", entry, 8)) {
+			size_t uuid = 4;
+
+			while (uuid < length && entry[uuid] != '/')
+				uuid++;
+			named = uuid > 8 && has_prefix(page->gpu[gpu].uuid, entry + 4, uuid - 4);
+		}
+		if (!named)
+			continue;
+		if (found >= 0)
+			return -1; /* the prefix fits two GPUs */
+		found = (int)gpu;
+	}
+	return found;
+}
+
+/*
+ * The GPUs that CUDA_VISIBLE_DEVICES names out of sees. understood is set to
+ * false when an entry names none: the answer is then not to be relied on.
+ */
+uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, const char *list, bool *understood)
+{
+	uint64_t gpus = 0;
+
+	*understood = true;
+	if (text_equal(list, "NoDevFiles"))
+		return 0;
+	while (*list) {
+		size_t length = 0;
+		int gpu;
+
+		while (list[length] && list[length] != ',')
+			length++;
+		gpu = device_named(page, sees, list, length);
+		if (gpu < 0) {
+			*understood = false;
+			return gpus;
+		}
+		gpus |= 1ULL << gpu;
+		list += length;
+		if (*list)
+			list++;
+	}
+	return gpus;
+}
+
+static int count(uint64_t gpus)
+{
+	int n = 0;
+
+	for (; gpus; gpus &= gpus - 1)
+		n++;
+	return n;
+}
+
+/*
+ * gpus=auto: the block of GPUs that belongs to the task of this rank, where
+ * every task sees all GPUs of the step and their number is a multiple of the
+ * tasks'; else all that the task sees. The same rule as the core's.
+ */
+uint64_t gpus_paired(uint64_t sees, uint64_t step, uint32_t tasks, uint32_t rank)
+{
+	uint32_t total = (uint32_t)count(sees), block, position = 0;
+	uint64_t paired = 0;
+
+	if (tasks < 2 || total < 2 || total % tasks || sees != step || rank >= tasks)
+		return sees;
+	block = total / tasks;
+	for (int gpu = 0; gpu < GPUTUNE_MAX_GPUS; gpu++) {
+		if (!(sees >> gpu & 1))
+			continue;
+		if (position / block == rank)
+			paired |= 1ULL << gpu;
+		position++;
+	}
+	return paired;
+}
