@@ -2,7 +2,6 @@ package topology
 
 import (
 	"strconv"
-	"strings"
 
 	"gputune/internal/idset"
 )
@@ -55,17 +54,17 @@ func (r *reader) findL3(cpu, hint int) (folder string, index int) {
 			index = step - 1
 		}
 		folder := caches + strconv.Itoa(index) + "/"
-		level, err := r.read(folder + "level")
+		level, err := r.text(folder + "level")
 		if err != nil {
 			if isMissing(err) && index != hint {
 				return "", -1
 			}
 			continue
 		}
-		if strings.TrimSpace(string(level)) != "3" {
+		if level != "3" {
 			continue
 		}
-		if kind, err := r.read(folder + "type"); err == nil && strings.TrimSpace(string(kind)) == "Unified" {
+		if kind, err := r.text(folder + "type"); err == nil && kind == "Unified" {
 			return folder, index
 		}
 	}

@@ -2,9 +2,9 @@ package topology
 
 import (
 	"errors"
-	"math"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gputune/internal/idset"
@@ -64,9 +64,6 @@ func (r *reader) driverGPUs(m *Machine) bool {
 	slices.Sort(names)
 	seen := make(map[string]bool)
 	for _, name := range names {
-		if name == "." || name == ".." {
-			continue
-		}
 		pci, err := NormalizePCI(name)
 		if err != nil {
 			r.warn(gpuFolder, "%v", err)
@@ -126,11 +123,11 @@ func (r *reader) information(gpu *GPU, path string) bool {
 }
 
 func parseMinor(text string) int {
-	minor, err := parseInt(text, math.MaxUint8)
+	minor, err := strconv.ParseUint(text, 10, 8)
 	if err != nil {
 		return -1
 	}
-	return minor
+	return int(minor)
 }
 
 func (r *reader) gpu(pci string) GPU {
@@ -152,20 +149,20 @@ func (r *reader) scanBus(m *Machine, gpus, nics bool) {
 		if err != nil || pci != name {
 			continue
 		}
-		class, err := r.read(pciFolder + pci + "/class")
+		class, err := r.text(pciFolder + pci + "/class")
 		if err != nil {
 			r.warnError(pciFolder+pci+"/class", err)
 			continue
 		}
-		switch text := string(class); {
-		case gpus && (strings.HasPrefix(text, class3D) || strings.HasPrefix(text, classVGA)):
-			vendor, err := r.read(pciFolder + pci + "/vendor")
+		switch {
+		case gpus && (strings.HasPrefix(class, class3D) || strings.HasPrefix(class, classVGA)):
+			vendor, err := r.text(pciFolder + pci + "/vendor")
 			if err != nil {
 				r.warnError(pciFolder+pci+"/vendor", err)
-			} else if strings.TrimSpace(string(vendor)) == vendorNVIDIA {
+			} else if vendor == vendorNVIDIA {
 				m.GPUs = append(m.GPUs, r.gpu(pci))
 			}
-		case nics && strings.HasPrefix(text, classNetwork):
+		case nics && strings.HasPrefix(class, classNetwork):
 			d := r.device(pci)
 			m.NICs = append(m.NICs, NIC{
 				PCI: pci, Names: r.nicNames(pci),
@@ -204,10 +201,10 @@ func (r *reader) children(path string) []string {
 func (r *reader) device(pci string) device {
 	d := r.place(pci)
 	for _, bridge := range r.ancestors(pci) {
-		at, ok := r.devicesSeen[bridge]
+		at, ok := r.bridges[bridge]
 		if !ok {
 			at = r.place(bridge)
-			r.devicesSeen[bridge] = at
+			r.bridges[bridge] = at
 		}
 		d.bridges = append(d.bridges, Bridge{PCI: bridge, NUMANode: at.node, LocalCPUs: at.cpus})
 	}

@@ -19,7 +19,10 @@ type Machine struct {
 	L3       []L3Group `json:"l3"`                 // by lowest CPU
 	GPUs     []GPU     `json:"gpus"`               // by PCI address
 	NICs     []NIC     `json:"nics"`               // by PCI address
+	Driver   string    `json:"driver,omitempty"`   // version of the NVIDIA driver
 	Warnings []string  `json:"warnings,omitempty"` // what looks wrong
+
+	resolved []string // the warnings that the last Resolve added
 }
 
 // Node is one NUMA node. It may lack CPUs (memory of a GPU or an expander) or
@@ -31,9 +34,10 @@ type Node struct {
 	Distances map[int]int `json:"distances,omitempty"` // to each node by its ID, ACPI SLIT units (10: itself)
 }
 
-// Package is one processor package (socket).
+// Package is one processor package (socket). Ids are not unique where the
+// architecture numbers no packages.
 type Package struct {
-	ID   int       `json:"id"` // physical_package_id
+	ID   int       `json:"id"` // physical_package_id, -1 not numbered
 	CPUs idset.Set `json:"cpus"`
 }
 
@@ -64,10 +68,10 @@ type GPU struct {
 	Bridges    []Bridge  `json:"bridges,omitempty"`    // ancestors, nearest first
 	MIG        []string  `json:"mig,omitempty"`        // UUIDs of its MIG devices ("MIG-…")
 
-	// What follows from it (see Locality).
-	Nodes     idset.Set `json:"nodes"`                // local NUMA nodes, empty: unknown, the GPU is everywhere
+	// What follows from it (see Resolve).
+	Nodes     idset.Set `json:"nodes"`                // local NUMA nodes that have CPUs, empty: unknown, the GPU is everywhere
 	CPUs      idset.Set `json:"cpus"`                 // the CPU list that the source states for it
-	NodesFrom string    `json:"nodes_from,omitempty"` // which source Nodes came from
+	NodesFrom string    `json:"nodes_from,omitempty"` // which source Nodes came from, one of the From… constants
 }
 
 // Bridge is one PCI bridge above a device.
@@ -84,5 +88,5 @@ type NIC struct {
 	NUMANode  int       `json:"numa_node"`       // -1 none
 	LocalCPUs idset.Set `json:"local_cpus,omitzero"`
 	Bridges   []Bridge  `json:"bridges,omitempty"`
-	Nodes     idset.Set `json:"nodes"`
+	Nodes     idset.Set `json:"nodes"` // local NUMA nodes that have CPUs, empty: unknown
 }

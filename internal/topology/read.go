@@ -57,25 +57,24 @@ const maxWarnings = 50
 type reader struct {
 	*tree
 	warnings []string
-	dropped  int             // warnings beyond maxWarnings
-	missed   map[string]bool // attributes whose absence was reported
+	missed   map[string]bool   // attributes whose absence was reported
+	bridges  map[string]device // bridges seen, several devices share them
 
 	core, pkg, shared, nodeCPUs, localCPUs attribute
-	devicesSeen                            map[string]device
 }
 
 func newReader(t *tree) *reader {
 	return &reader{
-		tree:   t,
-		missed: make(map[string]bool),
+		tree:    t,
+		missed:  make(map[string]bool),
+		bridges: make(map[string]device),
 		// The names of the same thing, newest first: before Linux 5.3 there
 		// is no core_cpus and package_cpus, before 2.6.25 there are no lists.
-		core:        attribute{names: []string{"core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"}},
-		pkg:         attribute{names: []string{"package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings"}},
-		shared:      attribute{names: []string{"shared_cpu_list", "shared_cpu_map"}},
-		nodeCPUs:    attribute{names: []string{"cpulist", "cpumap"}},
-		localCPUs:   attribute{names: []string{"local_cpulist", "local_cpus"}},
-		devicesSeen: make(map[string]device),
+		core:      attribute{names: []string{"core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"}},
+		pkg:       attribute{names: []string{"package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings"}},
+		shared:    attribute{names: []string{"shared_cpu_list", "shared_cpu_map"}},
+		nodeCPUs:  attribute{names: []string{"cpulist", "cpumap"}},
+		localCPUs: attribute{names: []string{"local_cpulist", "local_cpus"}},
 	}
 }
 
@@ -112,16 +111,22 @@ func (r *reader) warnError(path string, err error) {
 
 // list reads a file that holds a list of ids.
 func (r *reader) list(path string) (idset.Set, error) {
-	content, err := r.read(path)
+	text, err := r.text(path)
 	if err != nil {
 		return idset.Set{}, err
 	}
-	return parseList(string(content))
+	return parseList(text)
+}
+
+// text reads a file without what surrounds its value; some kernels end it
+// with a null byte.
+func (r *reader) text(path string) (string, error) {
+	content, err := r.read(path)
+	return strings.Trim(string(content), "\x00\n\t "), err
 }
 
 func parseList(text string) (idset.Set, error) {
-	// Some kernels end a list or a mask with a null byte.
-	set, err := idset.Parse(strings.Trim(text, "\x00\n "))
+	set, err := idset.Parse(text)
 	if err != nil {
 		return idset.Set{}, errors.New(clip(err.Error()))
 	}
@@ -134,16 +139,16 @@ func (r *reader) set(folder string, a *attribute) (set idset.Set, ok bool) {
 	for i := range a.names {
 		at := (a.known + i) % len(a.names)
 		path := folder + a.names[at]
-		content, err := r.read(path)
+		text, err := r.text(path)
 		if isMissing(err) {
 			continue
 		}
 		if err == nil {
 			a.known = at
 			if strings.HasSuffix(path, "list") {
-				set, err = parseList(string(content))
+				set, err = parseList(text)
 			} else {
-				set, err = parseMask(strings.Trim(string(content), "\x00\n "))
+				set, err = parseMask(text)
 			}
 		}
 		if err != nil {
@@ -158,12 +163,11 @@ func (r *reader) set(folder string, a *attribute) (set idset.Set, ok bool) {
 
 // number reads a file that holds one decimal number in [least, most].
 func (r *reader) number(path string, least, most int64) (value int64, ok bool) {
-	content, err := r.read(path)
+	text, err := r.text(path)
 	if err != nil {
 		r.warnError(path, err)
 		return 0, false
 	}
-	text := strings.TrimSpace(string(content))
 	value, err = strconv.ParseInt(text, 10, 64)
 	if err != nil || value < least || value > most {
 		r.warn(path, "%q: want a number from %d to %d", clip(text), least, most)

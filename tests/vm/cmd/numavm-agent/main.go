@@ -1,0 +1,116 @@
+// Command numavm-agent runs in the virtual NUMA machine. It serves the virtio-serial port named numavm.agent and ends when
+// the host does.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gputune/tests/vm/internal/agent"
+	"gputune/tests/vm/internal/wire"
+)
+
+const (
+	portName    = "numavm.agent"
+	portTimeout = time.Minute
+)
+
+func main() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := run(log); err != nil {
+		log.Error("agent ends", "err", err)
+		os.Exit(1)
+	}
+}
+
+func run(log *slog.Logger) error {
+	port, err := openPort()
+	if err != nil {
+		return err
+	}
+	defer port.Close() //nolint:errcheck // nothing to lose
+	greeting, err := greet()
+	if err != nil {
+		return err
+	}
+	cgroup, err := ownCgroup()
+	if err != nil {
+		return err
+	}
+	return agent.Serve(&patientPort{File: port}, agent.Options{Greeting: greeting, Cgroup: cgroup, Log: log}) //nolint:wrapcheck // says it all
+}
+
+// openPort waits for the port and opens it. There may be no udev, so /dev/virtio-ports is not to be relied on.
+func openPort() (*os.File, error) {
+	for deadline := time.Now().Add(portTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+		if err != nil {
+			return nil, fmt.Errorf("virtio ports: %w", err)
+		}
+		for _, n := range names {
+			b, err := os.ReadFile(n)
+			if err != nil || strings.TrimSpace(string(b)) != portName {
+				continue
+			}
+			return os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(n))), os.O_RDWR, 0) //nolint:wrapcheck // names the path
+		}
+	}
+	return nil, fmt.Errorf("no virtio-serial port named %s after %s", portName, portTimeout)
+}
+
+// patientPort hides that a port reads as ended for as long as the kernel has not heard of the host's end
+// (drivers/char/virtio_console.c, port_fops_read). The host speaks first, so the first byte shows that it is there.
+type patientPort struct {
+	*os.File
+	heard bool
+}
+
+func (p *patientPort) Read(b []byte) (int, error) {
+	for {
+		n, err := p.File.Read(b)
+		if n > 0 {
+			p.heard = true
+		}
+		if p.heard || !errors.Is(err, io.EOF) {
+			return n, err //nolint:wrapcheck // a Read
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func greet() (wire.Greeting, error) {
+	var g wire.Greeting
+	b, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return g, err //nolint:wrapcheck // names the path
+	}
+	if _, err := fmt.Sscan(string(b), &g.Uptime); err != nil {
+		return g, fmt.Errorf("/proc/uptime %q: %w", b, err)
+	}
+	b, err = os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return g, err //nolint:wrapcheck // names the path
+	}
+	g.Kernel = strings.TrimSpace(string(b))
+	return g, nil
+}
+
+// ownCgroup is the folder of the cgroup that this process is in.
+func ownCgroup() (string, error) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err //nolint:wrapcheck // names the path
+	}
+	path, ok := bytes.CutPrefix(bytes.TrimSpace(b), []byte("0::"))
+	if !ok {
+		return "", fmt.Errorf("/proc/self/cgroup %q is not pure cgroup v2", b)
+	}
+	return filepath.Join("/sys/fs/cgroup", string(path)), nil
+}
