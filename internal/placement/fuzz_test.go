@@ -160,6 +160,7 @@ func check(t *testing.T, m *topology.Machine, r Request) {
 	}
 	for i, b := range result.Tasks {
 		var cpus, mems idset.Set
+		anywhere := false
 		sees := map[int]bool{}
 		for _, gpu := range r.Tasks[i].GPUs {
 			sees[gpu] = true
@@ -169,6 +170,10 @@ func check(t *testing.T, m *topology.Machine, r Request) {
 				t.Fatalf("task %d is bound to gpu %d, which it does not see", i, gpu)
 			}
 			cpus, mems = cpus.Or(shares[gpu].CPUs), mems.Or(shares[gpu].Mems)
+			anywhere = anywhere || shares[gpu].Mems.Empty()
+		}
+		if anywhere {
+			mems = idset.Set{}
 		}
 		if len(b.GPUs) == 0 && len(r.Tasks[i].GPUs) > 0 {
 			t.Fatalf("task %d sees GPUs and is bound to none", i)

@@ -33,13 +33,13 @@ type Result struct {
 
 // Share is what one GPU brings along: a task's binding is the union of the
 // shares of its GPUs, so that it can be put together where the task's GPUs
-// become known.
+// become known. A GPU that leaves the memory policy alone does so for the task.
 type Share struct {
 	GPU      int       // position in Machine.GPUs
 	CPUs     idset.Set // empty: the CPUs are left alone
 	Mems     idset.Set // empty: the memory policy is left alone
 	Near     idset.Set // all CPUs of the GPU's local nodes, granted or not
-	Locality Locality
+	Locality Locality  // of CPUs; unknown where they are left alone
 	Warnings []Warning
 }
 
@@ -175,7 +175,7 @@ func (p *planner) home(gpu *topology.GPU) home {
 		h.pool, h.locality = p.nearestCPUs(gpu.Nodes), Remote
 		h.warnings = append(h.warnings, Warning{
 			RemoteCPUs,
-			fmt.Sprintf("gpu %s: none of the %d CPUs of node %s is granted, using cpus %s", name(gpu), h.near.Len(), gpu.Nodes, h.pool),
+			fmt.Sprintf("gpu %s: none of the %d CPUs of node %s is granted, the nearest granted are %s", name(gpu), h.near.Len(), gpu.Nodes, h.pool),
 		})
 	}
 	return h
@@ -303,7 +303,7 @@ func (p *planner) shares(gpus []int) []Share {
 			CPUs:     p.threads(cpus[i]),
 			Mems:     mems,
 			Near:     homes[i].near,
-			Locality: homes[i].locality,
+			Locality: Unknown,
 		}
 		if p.policy.CPUs != CPUsNone {
 			shares[i].Locality = locality(shares[i].CPUs, homes[i].near)
@@ -481,6 +481,7 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 		return b
 	}
 	var near idset.Set
+	anywhere := false // memory of one of the GPUs may be on any node
 	for i, position := range gpus {
 		share, planned := shares[position]
 		if !planned {
@@ -488,6 +489,7 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 		}
 		b.CPUs = b.CPUs.Or(share.CPUs)
 		b.Mems = b.Mems.Or(share.Mems)
+		anywhere = anywhere || share.Mems.Empty()
 		near = near.Or(share.Near)
 		if i == 0 {
 			b.Locality = share.Locality
@@ -498,6 +500,9 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 	}
 	if p.policy.CPUs == CPUsNone && !task.CPUs.Empty() {
 		b.Locality = locality(task.CPUs, near)
+	}
+	if anywhere {
+		b.Mems = idset.Set{}
 	}
 	if !b.Mems.Empty() {
 		b.MemPolicy = p.policy.Mem

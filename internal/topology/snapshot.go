@@ -194,11 +194,14 @@ func readTrusted(path string, owner uint32) ([]byte, error) {
 // decodeSnapshot parses a snapshot and checks what later code relies on.
 func decodeSnapshot(content []byte) (*snapshot, error) {
 	var s snapshot
-	// The machine of a newer version may not even decode, so the version is
-	// looked at first when it does not.
+	// The machine of a newer version may not even decode: format and version,
+	// which come first, say so better than the error does.
 	err := json.Unmarshal(content, &s)
 	if s.Format != snapshotFormat {
-		return nil, ErrNotSnapshot
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNotSnapshot, err)
+		}
+		return nil, fmt.Errorf("%w: its format is %q", ErrNotSnapshot, clip(s.Format))
 	}
 	if s.Version != snapshotVersion {
 		return nil, fmt.Errorf("%w: %d, want %d", ErrSnapshotVersion, s.Version, snapshotVersion)

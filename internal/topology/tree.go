@@ -12,6 +12,9 @@ import (
 // of idset.Limit CPUs, takes 20 KiB.
 const maxFileSize = 32 << 10
 
+// firstRead is the smallest page size of Linux.
+const firstRead = 4096
+
 // maxFolderEntries bounds what is listed of one folder; machines with
 // thousands of SR-IOV functions stay far below it.
 const maxFolderEntries = 1 << 16
@@ -31,7 +34,7 @@ func openTree(root string) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", root, err)
 	}
-	return &tree{fd: fd, buf: make([]byte, 4096)}, nil
+	return &tree{fd: fd, buf: make([]byte, firstRead)}, nil
 }
 
 func (t *tree) close() { _ = unix.Close(t.fd) }
@@ -45,6 +48,18 @@ func (t *tree) read(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }()
+	if strings.HasPrefix(path, "sys/") {
+		// A sysfs file comes whole with the first read, or a page of it does
+		// (fs/kernfs/file.c). To read on until 0 would be a quarter of all
+		// system calls.
+		n, err := unix.Read(fd, t.buf[:firstRead])
+		if err == nil && n < firstRead {
+			return t.buf[:n], nil
+		}
+		if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+			return nil, err
+		}
+	}
 	content, err := readAll(fd, t.buf, maxFileSize)
 	if cap(content) > cap(t.buf) {
 		t.buf = content[:cap(content)]

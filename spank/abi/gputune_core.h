@@ -63,7 +63,6 @@ struct gputune_task {
 	uint32_t by_environment;  /* CUDA_VISIBLE_DEVICES decides among sees */
 	uint32_t locality;
 	uint64_t cpus[GPUTUNE_CPU_WORDS];   /* zero: the CPUs are left alone */
-	uint64_t before[GPUTUNE_CPU_WORDS]; /* its affinity as Slurm had set it */
 	uint64_t mems[GPUTUNE_NODE_WORDS];  /* zero: the memory policy is left alone */
 	char warnings[GPUTUNE_TEXT];        /* what could not be had as asked, a line each */
 	char notes[GPUTUNE_TEXT];           /* what verbose tells besides, a line each */

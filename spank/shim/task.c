@@ -165,12 +165,13 @@ static void compose(struct outcome *o, uint64_t gpus, uint32_t local)
 		gpus = choose_local(o, gpus);
 	o->gpus = gpus;
 	o->locality = GPUTUNE_UNKNOWN;
-	bool first = true;
+	bool first = true, anywhere = false;
 	for (uint32_t i = 0; i < page->gpus; i++) {
 		if (!(gpus >> i & 1))
 			continue;
 		add(o->cpus, page->gpu[i].cpus, GPUTUNE_CPU_WORDS);
 		add(o->mems, page->gpu[i].mems, GPUTUNE_NODE_WORDS);
+		anywhere = anywhere || !any(page->gpu[i].mems, GPUTUNE_NODE_WORDS);
 		if (first)
 			o->locality = page->gpu[i].locality;
 		else if (o->locality != page->gpu[i].locality)
@@ -178,6 +179,9 @@ static void compose(struct outcome *o, uint64_t gpus, uint32_t local)
 		first = false;
 		warn(o, page->gpu[i].warnings);
 	}
+	/* memory of a GPU that may be anywhere may be anywhere */
+	if (anywhere)
+		memset(o->mems, 0, sizeof(o->mems));
 	if (first && page->given)
 		warn(o, "the task has no GPU, left as it is");
 }
@@ -266,6 +270,28 @@ static void set_cpus(struct outcome *o)
 	/* The kernel leaves out what the cpuset does not have. */
 	if (read_affinity(now) && memcmp(now, o->cpus, sizeof(now)) != 0)
 		warn_errno(o, "CPU affinity is not as asked, of cpus", o->cpus, GPUTUNE_CPU_WORDS, EINVAL);
+}
+
+/* Where the plan left the CPUs alone, they lie as they lie. */
+static void judge_locality(struct outcome *o)
+{
+	uint64_t now[GPUTUNE_CPU_WORDS], near[GPUTUNE_CPU_WORDS] = { 0 };
+	bool inside = true;
+
+	if (!o->page->keep_cpus[0] && any(o->cpus, GPUTUNE_CPU_WORDS))
+		return;
+	o->locality = GPUTUNE_UNKNOWN;
+	for (uint32_t i = 0; i < o->page->gpus; i++)
+		if (o->gpus >> i & 1)
+			add(near, o->page->gpu[i].near, GPUTUNE_CPU_WORDS);
+	if (!any(near, GPUTUNE_CPU_WORDS) || !read_affinity(now))
+		return;
+	for (size_t i = 0; i < GPUTUNE_CPU_WORDS; i++)
+		inside = inside && !(now[i] & ~near[i]);
+	if (inside)
+		o->locality = GPUTUNE_LOCAL;
+	else
+		o->locality = meet(now, near, GPUTUNE_CPU_WORDS) ? GPUTUNE_MIXED : GPUTUNE_REMOTE;
 }
 
 static int set_policy(const struct outcome *o, uint32_t mem)
@@ -453,6 +479,7 @@ void task_bind(spank_t sp, struct gputune_page *page)
 	}
 	read_plan(sp, &o, local);
 	set_cpus(&o);
+	judge_locality(&o);
 	set_memory(&o);
 	note(&o, o.task->notes);
 	if (page->strict && o.unmet)

@@ -1,0 +1,213 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+
+	"gputune/internal/affinity"
+	"gputune/internal/cgroup"
+	"gputune/internal/idset"
+	"gputune/internal/option"
+	"gputune/internal/placement"
+	"gputune/internal/slurm"
+)
+
+// Task is one task of the step: a forked process that waits.
+type Task struct {
+	LocalID int
+	PID     int
+
+	// By Locate.
+	Join   string // cgroup.procs of the cgroup that devices are constrained in, "": none
+	cgroup cgroup.Paths
+
+	// By the caller, between Locate and Bind.
+	Access idset.Set // GPUs of the machine that a process in the task's cgroup may open
+	Probed error     // why Access could not be found, nil: it is right
+}
+
+// Outcome is what was done for one task.
+type Outcome struct {
+	// Sees is the set of GPUs that the task may see.
+	Sees idset.Set
+	// ByEnvironment says that devices are not constrained: which GPUs out of
+	// Sees the task has, only its own CUDA_VISIBLE_DEVICES tells, and nothing
+	// was applied.
+	ByEnvironment bool
+	Binding       placement.Binding
+	Warnings      []string // what could not be had as asked
+	Notes         []string // what else is worth knowing
+}
+
+// Result is what was done for the step.
+type Result struct {
+	GPUs   idset.Set         // of the step
+	Shares []placement.Share // one for each GPU of the machine that the step may use
+	Tasks  []Outcome         // one for each task
+}
+
+// Locate finds the cgroup of each task.
+func (s *Step) Locate(tasks []Task) {
+	for i := range tasks {
+		paths, err := cgroup.Of(s.root, tasks[i].PID)
+		if err != nil {
+			tasks[i].Probed = err
+			continue
+		}
+		tasks[i].cgroup = paths
+		tasks[i].Join = paths.DeviceProcs()
+	}
+}
+
+// Bind plans for all tasks and applies the plan to those whose GPUs are known.
+func (s *Step) Bind(tasks []Task) (Result, error) {
+	result := Result{Tasks: make([]Outcome, len(tasks))}
+	var managed idset.Set
+	for _, gpu := range s.Order {
+		if gpu >= 0 {
+			managed.Add(gpu)
+		}
+	}
+	for i := range tasks {
+		s.see(&tasks[i], managed, &result.Tasks[i])
+	}
+	result.GPUs = s.stepGPUs(managed, result.Tasks)
+	request, err := s.request(tasks, result)
+	if err != nil {
+		return Result{}, err
+	}
+	plan := placement.Plan(s.Machine, request)
+	result.Shares = plan.Shares
+	for i := range tasks {
+		outcome := &result.Tasks[i]
+		outcome.Binding = plan.Tasks[i]
+		if outcome.ByEnvironment {
+			continue
+		}
+		for _, warning := range plan.Tasks[i].Warnings {
+			outcome.Warnings = append(outcome.Warnings, warning.Text)
+		}
+		s.apply(&tasks[i], outcome)
+	}
+	return result, nil
+}
+
+// see tells which GPUs a task may see. A task that may open some of the node's
+// GPUs and not others is constrained, and those are its own. One that may open
+// all is constrained if Slurm is configured to, else its environment decides.
+func (s *Step) see(task *Task, managed idset.Set, outcome *Outcome) {
+	access := task.Access.And(managed)
+	switch {
+	case task.Probed != nil:
+		outcome.Sees, outcome.ByEnvironment = managed, true
+		outcome.Notes = append(outcome.Notes, fmt.Sprintf("devices could not be probed: %v", task.Probed))
+	case !access.Equal(managed) || s.constrained.devices:
+		outcome.Sees = access
+	default:
+		outcome.Sees, outcome.ByEnvironment = managed, true
+	}
+}
+
+// stepGPUs returns the GPUs of the step: what its tasks may open, or what
+// Slurm's variables name.
+func (s *Step) stepGPUs(managed idset.Set, tasks []Outcome) idset.Set {
+	var seen idset.Set
+	byEnvironment := false
+	for _, task := range tasks {
+		seen = seen.Or(task.Sees)
+		byEnvironment = byEnvironment || task.ByEnvironment
+	}
+	if !byEnvironment {
+		return seen
+	}
+	for _, name := range []string{"SLURM_STEP_GPUS", "SLURM_JOB_GPUS"} {
+		list, found := s.environment[name]
+		if !found || list == "" {
+			continue
+		}
+		indices, err := slurm.ParseGPUList(list)
+		if err != nil {
+			s.log("%s: %v", name, err)
+			continue
+		}
+		var named idset.Set
+		for index := range indices.All() {
+			if index < len(s.Order) && s.Order[index] >= 0 {
+				named.Add(s.Order[index])
+			}
+		}
+		if !named.Empty() {
+			return named
+		}
+	}
+	return managed
+}
+
+// request says what was granted. CPUs are those of the step's cpuset where
+// Slurm constrains cores, else those that its tasks were bound to together:
+// then nothing but their affinity says what the step was given.
+func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
+	request := placement.Request{Policy: s.Bind.Policy}
+	for gpu := range result.GPUs.All() {
+		request.GPUs = append(request.GPUs, gpu)
+	}
+	for i := range tasks {
+		cpus, err := affinity.Get(tasks[i].PID)
+		if err != nil {
+			return request, err
+		}
+		granted := cpus
+		if s.constrained.cores {
+			if set, err := tasks[i].cgroup.CPUs(); err == nil && !set.Empty() {
+				granted = set
+			}
+		}
+		request.CPUs = request.CPUs.Or(granted)
+		mems, err := cgroup.MemsAllowed(s.root, tasks[i].PID)
+		if err != nil {
+			return request, err
+		}
+		request.Mems = request.Mems.Or(mems)
+		task := placement.Task{LocalID: tasks[i].LocalID, CPUs: cpus}
+		if !result.Tasks[i].ByEnvironment {
+			for gpu := range result.Tasks[i].Sees.All() {
+				task.GPUs = append(task.GPUs, gpu)
+			}
+		}
+		request.Tasks = append(request.Tasks, task)
+	}
+	return request, nil
+}
+
+// apply writes the task's cpuset and sets its affinity. Its memory policy only
+// the task itself can set.
+func (s *Step) apply(task *Task, outcome *Outcome) {
+	cpus, mems := outcome.Binding.CPUs, idset.Set{}
+	if s.KeepCPUs != "" {
+		cpus = idset.Set{}
+	}
+	if s.KeepMems == "" && outcome.Binding.MemPolicy == placement.MemBind {
+		mems = outcome.Binding.Mems
+	}
+	if s.Bind.Enforce == option.EnforceCgroup && !(cpus.Empty() && mems.Empty()) {
+		s.confine(task, outcome, cpus, mems)
+	}
+	if cpus.Empty() {
+		return
+	}
+	if err := affinity.Set(task.PID, cpus); err != nil {
+		outcome.Warnings = append(outcome.Warnings, err.Error())
+	}
+}
+
+func (s *Step) confine(task *Task, outcome *Outcome, cpus, mems idset.Set) {
+	err := task.cgroup.Confine(task.PID, cpus, mems)
+	var unfit *cgroup.NotOwnError
+	switch {
+	case err == nil:
+	case errors.As(err, &unfit):
+		outcome.Notes = append(outcome.Notes, fmt.Sprintf("affinity alone: %s", unfit.Reason))
+	default:
+		outcome.Warnings = append(outcome.Warnings, err.Error())
+	}
+}

@@ -1,0 +1,136 @@
+// Package step binds the tasks of one job step on one node. It joins what the
+// other packages know: read the option, the machine and Slurm's numbering
+// (Open), find each task's cgroup (Locate), plan and apply (Bind). It is what
+// the plugin's core does in slurmstepd, free of C.
+package step
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"gputune/conf"
+	"gputune/internal/option"
+	"gputune/internal/slurm"
+	"gputune/internal/topology"
+)
+
+// Request is what slurmstepd knows before it forks the tasks.
+type Request struct {
+	Root        string            // folder below which processes, cgroups and devices are looked up, "/" outside tests
+	Node        string            // this node's name in Slurm
+	Config      string            // gputune.toml, "": the built-in place
+	SlurmConf   string            // slurm.conf; cgroup.conf and gres.conf are beside it
+	Option      string            // value of --gpu-numa-bind
+	Environment map[string]string // variables of the step
+}
+
+// Step is one step on this node whose machine and option are known.
+type Step struct {
+	Bind    option.Bind
+	Machine *topology.Machine
+	// Order has for each of Slurm's gres indices the position of its GPU in
+	// Machine.GPUs, -1 where that is not known.
+	Order []int
+	// Devices has for each GPU of the machine its device file, "" where Slurm
+	// does not manage it.
+	Devices []string
+	// KeepCPUs and KeepMems are the user's own --cpu-bind and --mem-bind, which
+	// win; "" if there is none.
+	KeepCPUs, KeepMems string
+	// Log is what the administrator should know, a line each.
+	Log []string
+
+	root        string
+	constrained constraints
+	environment map[string]string
+}
+
+// constraints is what Slurm's configuration says it holds tasks to.
+type constraints struct {
+	devices, cores bool
+}
+
+// OptionError is a value of the option that was not checked at submission and
+// is not accepted.
+type OptionError struct{ error }
+
+// Unwrap returns the grammar's error.
+func (e *OptionError) Unwrap() error { return e.error }
+
+// Open reads the option, the configuration, the machine and Slurm's order of
+// its GPUs. An error means that nothing can be bound; it is an *OptionError
+// where the user's value is the reason.
+func Open(request Request) (*Step, error) {
+	s := &Step{root: request.Root, environment: request.Environment}
+	config, err := conf.Load(request.Config)
+	if err != nil {
+		s.log("%v: the defaults are used", err)
+	}
+	if s.Bind, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
+		return nil, &OptionError{err}
+	}
+	if what, explicit := slurm.ExplicitCPUBind(s.getenv); explicit {
+		s.KeepCPUs = what
+	}
+	if what, explicit := slurm.ExplicitMemBind(s.getenv); explicit {
+		s.KeepMems = what
+	}
+	if s.Machine, err = s.readMachine(config.Paths); err != nil {
+		return nil, err
+	}
+	s.readSlurm(config.Paths, request)
+	return s, nil
+}
+
+func (s *Step) getenv(name string) (string, bool) {
+	value, found := s.environment[name]
+	return value, found
+}
+
+func (s *Step) log(format string, arguments ...any) {
+	s.Log = append(s.Log, fmt.Sprintf(format, arguments...))
+}
+
+// readMachine prefers the snapshot: it has what NVML said, which slurmstepd
+// never asks.
+func (s *Step) readMachine(paths conf.Paths) (*topology.Machine, error) {
+	machine, err := topology.ReadSnapshot(paths.Machine, paths.Snapshot)
+	if err == nil {
+		return machine, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		s.log("%v: reading sysfs instead", err)
+	}
+	return topology.Read(paths.Machine, topology.Options{})
+}
+
+// readSlurm finds which GPUs Slurm's gres indices are, and what tasks are held
+// to. What cannot be read is logged and taken as the cautious case.
+func (s *Step) readSlurm(paths conf.Paths, request Request) {
+	folder := filepath.Dir(request.SlurmConf)
+	if request.SlurmConf == "" {
+		folder = "/etc/slurm"
+	}
+	gresConf := paths.GresConf
+	if gresConf == "" {
+		gresConf = filepath.Join(folder, "gres.conf")
+	}
+	gres, err := slurm.ReadGres(gresConf)
+	if err != nil {
+		s.log("%v: GPUs are taken in the order of their minor numbers", err)
+	}
+	s.Devices = make([]string, len(s.Machine.GPUs))
+	for _, entry := range slurm.GPUOrder(gres, request.Node, s.Machine, slurm.Devices(s.root)) {
+		s.Order = append(s.Order, entry.GPU)
+		if entry.GPU >= 0 {
+			s.Devices[entry.GPU] = entry.Device
+		}
+	}
+	cgroups, err := slurm.ReadCgroup(filepath.Join(folder, "cgroup.conf"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log("%v", err)
+	}
+	s.constrained = constraints{devices: cgroups.ConstrainDevices, cores: cgroups.ConstrainCores}
+}

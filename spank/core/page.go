@@ -1,0 +1,158 @@
+package main
+
+/*
+#include "../abi/gputune_core.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"gputune/internal/option"
+	"gputune/internal/placement"
+	"gputune/internal/step"
+)
+
+// page is the memory shared with the C half and the tasks.
+type page struct{ *C.struct_gputune_page }
+
+func (p page) tasks() []C.struct_gputune_task {
+	// task is a flexible array member, which cgo leaves out of the Go type.
+	first := unsafe.Add(unsafe.Pointer(p.struct_gputune_page), C.sizeof_struct_gputune_page)
+	return unsafe.Slice((*C.struct_gputune_task)(first), int(p.struct_gputune_page.tasks))
+}
+
+func (p page) request() step.Request {
+	environment := make(map[string]string)
+	for variable := range strings.SplitSeq(C.GoStringN(&p.environment[0], C.int(p.environment_size)), "\x00") {
+		if name, value, found := strings.Cut(variable, "="); found {
+			environment[name] = value
+		}
+	}
+	return step.Request{
+		Root:        "/",
+		Node:        text(p.node[:]),
+		Config:      text(p.config[:]),
+		SlurmConf:   text(p.slurm_conf[:]),
+		Option:      text(p.option[:]),
+		Environment: environment,
+	}
+}
+
+func (p page) opened(s *step.Step) error {
+	if len(s.Machine.GPUs) > len(p.gpu) || len(s.Order) > len(p.order) {
+		return fmt.Errorf("%d GPUs, %d of Slurm's: at most %d are supported", len(s.Machine.GPUs), len(s.Order), len(p.gpu))
+	}
+	put(p.log[:], strings.Join(s.Log, "\n"))
+	p.strict = 0
+	if s.Bind.Strict {
+		p.strict = 1
+	}
+	p.report = map[option.Report]C.uint32_t{
+		option.ReportWarnings: C.GPUTUNE_REPORT_WARNINGS,
+		option.ReportVerbose:  C.GPUTUNE_REPORT_VERBOSE,
+		option.ReportQuiet:    C.GPUTUNE_REPORT_QUIET,
+	}[s.Bind.Report]
+	p.mem = map[placement.MemMode]C.uint32_t{
+		placement.MemNone:       C.GPUTUNE_MEM_NONE,
+		placement.MemPrefer:     C.GPUTUNE_MEM_PREFER,
+		placement.MemBind:       C.GPUTUNE_MEM_BIND,
+		placement.MemInterleave: C.GPUTUNE_MEM_INTERLEAVE,
+	}[s.Bind.Policy.Mem]
+	p.pairing = map[placement.GPUMode]C.uint32_t{
+		placement.GPUsAuto:  C.GPUTUNE_GPUS_AUTO,
+		placement.GPUsAll:   C.GPUTUNE_GPUS_ALL,
+		placement.GPUsLocal: C.GPUTUNE_GPUS_LOCAL,
+	}[s.Bind.Policy.GPUs]
+	put(p.keep_cpus[:], s.KeepCPUs)
+	put(p.keep_mems[:], s.KeepMems)
+	p.gpus = C.uint32_t(len(s.Machine.GPUs))
+	for i, gpu := range s.Machine.GPUs {
+		slot := &p.gpu[i]
+		slot.fd = -1
+		slot.locality = C.GPUTUNE_UNKNOWN
+		put(slot.device[:], s.Devices[i])
+		put(slot.pci[:], gpu.PCI)
+		put(slot.uuid[:], gpu.UUID)
+		putWords(slot.nodes[:], gpu.Nodes)
+		for m, uuid := range gpu.MIG[:min(len(gpu.MIG), len(slot.mig))] {
+			put(slot.mig[m][:], uuid)
+		}
+	}
+	p.orders = C.uint32_t(len(s.Order))
+	for i, gpu := range s.Order {
+		p.order[i] = C.int32_t(gpu)
+	}
+	p.state = C.GPUTUNE_OPEN
+	return nil
+}
+
+// openDevices opens the GPUs' device files for the probe: O_PATH neither asks
+// the driver nor wakes the GPU.
+func (p page) openDevices(s *step.Step) error {
+	for i, device := range s.Devices {
+		if device == "" {
+			continue
+		}
+		fd, err := unix.Open(device, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			p.closeDevices()
+			return fmt.Errorf("device file %s of gpu %s: %w", device, s.Machine.GPUs[i].PCI, err)
+		}
+		p.gpu[i].fd = C.int32_t(fd)
+	}
+	return nil
+}
+
+func (p page) closeDevices() {
+	for i := range p.gpus {
+		if fd := p.gpu[i].fd; fd >= 0 {
+			_ = unix.Close(int(fd)) // O_PATH: there is nothing to flush
+			p.gpu[i].fd = -1
+		}
+	}
+}
+
+var localities = map[placement.Locality]C.uint32_t{
+	placement.Local:   C.GPUTUNE_LOCAL,
+	placement.Remote:  C.GPUTUNE_REMOTE,
+	placement.Mixed:   C.GPUTUNE_MIXED,
+	placement.Unknown: C.GPUTUNE_UNKNOWN,
+}
+
+func (p page) bound(s *step.Step, result step.Result) {
+	put(p.log[:], strings.Join(s.Log, "\n"))
+	p.step_gpus = gpuMask(result.GPUs)
+	for _, share := range result.Shares {
+		slot := &p.gpu[share.GPU]
+		putWords(slot.cpus[:], share.CPUs)
+		putWords(slot.near[:], share.Near)
+		putWords(slot.mems[:], share.Mems)
+		slot.locality = localities[share.Locality]
+		lines := make([]string, len(share.Warnings))
+		for i, warning := range share.Warnings {
+			lines[i] = warning.Text
+		}
+		put(slot.warnings[:], strings.Join(lines, "\n"))
+	}
+	for i, outcome := range result.Tasks {
+		slot := &p.tasks()[i]
+		slot.sees = gpuMask(outcome.Sees)
+		if outcome.ByEnvironment {
+			slot.by_environment = 1
+		}
+		for _, gpu := range outcome.Binding.GPUs {
+			slot.gpus |= 1 << gpu
+		}
+		slot.locality = localities[outcome.Binding.Locality]
+		putWords(slot.cpus[:], outcome.Binding.CPUs)
+		putWords(slot.mems[:], outcome.Binding.Mems)
+		put(slot.warnings[:], strings.Join(outcome.Warnings, "\n"))
+		put(slot.notes[:], strings.Join(outcome.Notes, "\n"))
+	}
+	p.state = C.GPUTUNE_BOUND
+}

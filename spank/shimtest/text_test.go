@@ -1,0 +1,184 @@
+// Package shimtest tests the C half of the plugin by itself: what it makes of
+// masks, lists and CUDA_VISIBLE_DEVICES must be what the Go half makes of them.
+package shimtest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gputune/internal/idset"
+	"gputune/internal/placement"
+	"gputune/internal/topology"
+)
+
+// ask compiles the harness once more with the address sanitizer and puts all
+// questions to one run of it.
+func ask(t *testing.T, questions []string) []string {
+	t.Helper()
+	harness := filepath.Join(t.TempDir(), "harness")
+	compile := exec.Command("cc", "-D_GNU_SOURCE", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror",
+		"-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", harness, "testdata/text_harness.c", "../shim/text.c")
+	if output, err := compile.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	run := exec.Command(harness)
+	run.Stdin = strings.NewReader(strings.Join(questions, "\n") + "\n")
+	var stderr bytes.Buffer
+	run.Stderr = &stderr
+	output, err := run.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	answers := strings.Split(strings.TrimSuffix(string(output), "\n"), "\n")
+	if len(answers) != len(questions) {
+		t.Fatalf("%d answers to %d questions", len(answers), len(questions))
+	}
+	return answers
+}
+
+func TestListsAreIdsets(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	var questions, want []string
+	add := func(s idset.Set) {
+		question := "list 30000"
+		for _, word := range s.Words() {
+			question += fmt.Sprintf(" %x", word)
+		}
+		questions, want = append(questions, question), append(want, "0 "+s.String())
+	}
+	add(idset.Set{})
+	add(idset.Range(0, idset.Limit-1))
+	var alternate idset.Set
+	for id := 0; id < idset.Limit; id += 2 {
+		alternate.Add(id)
+	}
+	add(alternate) // the longest list there is
+	for range 500 {
+		var s idset.Set
+		for range random.IntN(12) {
+			first := random.IntN(idset.Limit)
+			s = s.Or(idset.Range(first, min(idset.Limit-1, first+random.IntN(200))))
+		}
+		add(s)
+	}
+	for i, answer := range ask(t, questions) {
+		if answer != want[i] {
+			t.Errorf("%.80s: C %.80q, Go %.80q", questions[i], answer, want[i])
+		}
+	}
+}
+
+func TestTextThatDoesNotFitIsCut(t *testing.T) {
+	answers := ask(t, []string{"list 4 ff", "list 3 ff", "list 1 1"})
+	for i, want := range []string{"0 0-7", "1 0-", "1 "} {
+		if answers[i] != want {
+			t.Errorf("%d: %q, want %q", i, answers[i], want)
+		}
+	}
+}
+
+func TestItems(t *testing.T) {
+	cases := map[string]string{
+		"items off off":            "1",
+		"items off ":               "0",
+		"items off on":             "0",
+		"items off office":         "0",
+		"items off on,off":         "1",
+		"items off off,smt=one":    "1",
+		"items off cpus=off":       "0",
+		"items off a,,off":         "1",
+		"items off on,officer,of,": "0",
+	}
+	var questions []string
+	for question := range cases {
+		questions = append(questions, question)
+	}
+	for i, answer := range ask(t, questions) {
+		if answer != cases[questions[i]] {
+			t.Errorf("%q: %s", questions[i], answer)
+		}
+	}
+}
+
+// The harness's node has four GPUs; Slurm's order runs against that of the PCI
+// addresses, so Slurm's index 0 is GPU 3.
+func TestCUDAVisibleDevices(t *testing.T) {
+	cases := []struct{ sees, list, want string }{
+		{"f", "", "1 0"},
+		{"f", "NoDevFiles", "1 0"},
+		{"f", "0", "1 8"},
+		{"f", "3,0", "1 9"},
+		{"f", "0,1,2,3", "1 f"},
+		{"f", "4", "0 0"},
+		{"f", "-1", "0 0"},
+		{"f", "0,", "1 8"},
+		{"f", ",0", "0 0"},
+		{"f", "0,,1", "0 8"},
+		{"3", "0", "1 2"},   // of GPUs 0 and 1, Slurm's first is GPU 1
+		{"3", "0,1", "1 3"}, //
+		{"3", "2", "0 0"},   // the third of two
+		{"f", "GPU-02345678-aaaa-bbbb-cccc-000000000000", "1 1"},
+		{"f", "gpu-1234", "1 2"},
+		{"f", "GPU-", "0 0"}, // fits all
+		{"f", "GPU-9", "0 0"},
+		{"e", "GPU-0234", "0 0"}, // not one that it may see
+		{"f", "MIG-12222222-0000", "1 2"},
+		{"f", "MIG-3", "1 8"},
+		{"f", "MIG-GPU-22345678-aaaa-bbbb-cccc-000000000002/7/0", "1 4"},
+		{"f", "GPU-02345678,GPU-32345678", "1 9"},
+		{"f", "99999999999999999999", "0 0"},
+		{"f", "1x", "0 0"},
+		{"f", strings.Repeat("A", 900), "0 0"},
+	}
+	var questions []string
+	for _, c := range cases {
+		questions = append(questions, "devices "+c.sees+" "+c.list)
+	}
+	for i, answer := range ask(t, questions) {
+		if answer != cases[i].want {
+			t.Errorf("sees %s, %.60q: got %q, want %q", cases[i].sees, cases[i].list, answer, cases[i].want)
+		}
+	}
+}
+
+// The pairing of gpus=auto exists twice, for the parent and for the child that
+// alone knows its GPUs; both must give each task the same.
+func TestPairingIsPlacements(t *testing.T) {
+	machine := &topology.Machine{CPUs: idset.Of(0)}
+	for i := range 16 {
+		machine.GPUs = append(machine.GPUs, topology.GPU{Index: i})
+	}
+	var questions, want []string
+	for gpus := 0; gpus <= 16; gpus++ {
+		for tasks := 1; tasks <= 17; tasks++ {
+			var sees []int
+			for i := range gpus {
+				sees = append(sees, i)
+			}
+			request := placement.Request{Policy: placement.Default(), GPUs: sees}
+			for id := range tasks {
+				request.Tasks = append(request.Tasks, placement.Task{LocalID: id, GPUs: sees})
+			}
+			for id, binding := range placement.Plan(machine, request).Tasks {
+				mask := uint64(0)
+				for _, gpu := range binding.GPUs {
+					mask |= 1 << gpu
+				}
+				questions = append(questions, fmt.Sprintf("paired %x %x %d %d", 1<<gpus-1, 1<<gpus-1, tasks, id))
+				want = append(want, fmt.Sprintf("%x", mask))
+			}
+		}
+	}
+	// A task that does not see all of the step's GPUs has been given its own.
+	questions, want = append(questions, "paired 3 f 2 0"), append(want, "3")
+	for i, answer := range ask(t, questions) {
+		if answer != want[i] {
+			t.Errorf("%s: C %s, Go %s", questions[i], answer, want[i])
+		}
+	}
+}
