@@ -33,7 +33,7 @@ GOFUMPT_VERSION := v0.9.2
 
 # What a bare Debian 12 with Go lacks.
 PACKAGES_BUILD := gcc libc6-dev binutils libslurm-dev
-PACKAGES_TEST := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2
+PACKAGES_TEST := strace slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2
 PACKAGES_VM := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
 GO_SOURCES := $(shell find cmd conf internal spank tests -name '*.go' 2>/dev/null) go.mod

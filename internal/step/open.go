@@ -117,13 +117,21 @@ func (s *Step) readSlurm(paths conf.Paths, request Request) {
 	if gresConf == "" {
 		gresConf = filepath.Join(folder, "gres.conf")
 	}
-	gres, err := slurm.ReadGres(gresConf)
+	conf, err := slurm.ReadSlurm(filepath.Join(folder, "slurm.conf"))
 	if err != nil {
-		s.log("%v: GPUs are taken in the order of their minor numbers", err)
+		s.log("%v", err)
 	}
+	gres, err := slurm.ReadGres(gresConf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log("%v", err)
+	}
+	gres.Declared = conf.DeclaredGPUs(request.Node)
 	s.Devices = make([]string, len(s.Machine.GPUs))
 	for _, entry := range slurm.GPUOrder(gres, request.Node, s.Machine, slurm.Devices(s.root)) {
 		s.Order = append(s.Order, entry.GPU)
+		if entry.Doubt != "" {
+			s.log("gres index %d: %s", entry.Index, entry.Doubt)
+		}
 		if entry.GPU >= 0 {
 			s.Devices[entry.GPU] = entry.Device
 		}
@@ -132,5 +140,7 @@ func (s *Step) readSlurm(paths conf.Paths, request Request) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log("%v", err)
 	}
-	s.constrained = constraints{devices: cgroups.ConstrainDevices, cores: cgroups.ConstrainCores}
+	if conf.HasTaskPlugin("task/cgroup") {
+		s.constrained = constraints{devices: cgroups.ConstrainDevices, cores: cgroups.ConstrainCores}
+	}
 }

@@ -20,18 +20,17 @@ func (r *reader) l3(m *Machine) {
 	}
 	hint := 0
 	var without idset.Set // siblings of CPUs that have no L3
-	groups := r.partition(m.CPUs, "L3 group", func(cpu int) (idset.Set, string) {
+	groups := r.partition(m.CPUs, "L3 group", func(cpu int) (idset.Set, string, bool) {
 		if without.Has(cpu) {
-			return idset.Set{}, ""
+			return idset.Set{}, "", false
 		}
 		folder, index := r.findL3(cpu, hint)
 		if index < 0 {
 			without = without.Or(coreOf[cpu])
-			return idset.Set{}, ""
+			return idset.Set{}, "", false
 		}
 		hint = index
-		set, _ := r.set(folder, &r.shared)
-		return set, folder + r.shared.names[r.shared.known]
+		return r.members(folder, &r.shared)
 	})
 	m.L3 = make([]L3Group, len(groups))
 	for i, set := range groups {

@@ -64,19 +64,31 @@ func (r *reader) onlineByFolders(listed error) (idset.Set, error) {
 	return online, nil
 }
 
+// members reads a list that has at least the CPU it is read for, and tells
+// which file it is from.
+func (r *reader) members(folder string, a *attribute) (set idset.Set, path string, ok bool) {
+	set, ok = r.set(folder, a)
+	path = folder + a.names[a.known]
+	if ok && set.Empty() {
+		r.warn(path, "empty: want the CPU itself at least")
+		ok = false
+	}
+	return set, path, ok
+}
+
 // partition splits the CPUs into disjoint groups. group tells for a CPU which
 // CPUs its group has; it is asked once per group, for the lowest CPU. CPUs
 // for which it has no answer are left out. A CPU that two groups claim stays
 // with the first, as hwloc has it, and the second claim is reported.
-func (r *reader) partition(cpus idset.Set, what string, group func(cpu int) (idset.Set, string)) []idset.Set {
+func (r *reader) partition(cpus idset.Set, what string, group func(cpu int) (set idset.Set, path string, ok bool)) []idset.Set {
 	var groups []idset.Set
 	var covered idset.Set
 	for cpu := range cpus.All() {
 		if covered.Has(cpu) {
 			continue
 		}
-		stated, path := group(cpu)
-		if stated.Empty() {
+		stated, path, ok := group(cpu)
+		if !ok {
 			continue
 		}
 		set := stated.And(cpus)
@@ -98,13 +110,12 @@ func (r *reader) partition(cpus idset.Set, what string, group func(cpu int) (ids
 // states no siblings is a core of its own, which is also what the kernel
 // assumes on architectures that tell it nothing (include/linux/topology.h).
 func (r *reader) cores(m *Machine) {
-	groups := r.partition(m.CPUs, "core", func(cpu int) (idset.Set, string) {
-		folder := cpuPath(cpu) + "topology/"
-		set, ok := r.set(folder, &r.core)
+	groups := r.partition(m.CPUs, "core", func(cpu int) (idset.Set, string, bool) {
+		set, path, ok := r.members(cpuPath(cpu)+"topology/", &r.core)
 		if !ok {
 			set = idset.Of(cpu)
 		}
-		return set, folder + r.core.names[r.core.known]
+		return set, path, true
 	})
 	m.Cores = make([]Core, len(groups))
 	for i, set := range groups {
@@ -116,14 +127,13 @@ func (r *reader) cores(m *Machine) {
 // architectures number none (POWER, old ARM).
 func (r *reader) packages(m *Machine) {
 	listed := true
-	groups := r.partition(m.CPUs, "package", func(cpu int) (idset.Set, string) {
-		folder := cpuPath(cpu) + "topology/"
+	groups := r.partition(m.CPUs, "package", func(cpu int) (idset.Set, string, bool) {
 		if !listed {
-			return idset.Set{}, ""
+			return idset.Set{}, "", false
 		}
-		set, ok := r.set(folder, &r.pkg)
-		listed = ok || !r.missed[r.pkg.names[0]]
-		return set, folder + r.pkg.names[r.pkg.known]
+		set, path, ok := r.members(cpuPath(cpu)+"topology/", &r.pkg)
+		listed = !r.missed[r.pkg.names[0]]
+		return set, path, ok
 	})
 	for _, set := range groups {
 		m.Packages = append(m.Packages, Package{ID: r.packageID(set.Min()), CPUs: set})

@@ -92,8 +92,8 @@ struct gputune_page {
 	uint32_t orders;   /* number of entries in order */
 	int32_t order[GPUTUNE_MAX_GPUS]; /* position in gpu for each of Slurm's gres indices, -1 unknown */
 	uint64_t step_gpus;              /* GPUs of the step */
-	char keep_cpus[64];  /* the user's own --cpu-bind, which wins, "": none */
-	char keep_mems[64];  /* the user's own --mem-bind, which wins, "": none */
+	char keep_cpus[256]; /* the user's own --cpu-bind, which wins, "": none */
+	char keep_mems[256]; /* the user's own --mem-bind, which wins, "": none */
 	char error[GPUTUNE_TEXT];
 	char log[GPUTUNE_TEXT]; /* for slurmd's log, a line each */
 

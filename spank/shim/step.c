@@ -9,8 +9,9 @@
 
 #include "shim.h"
 
-/* Step ids that are not a user's own step; see slurm.h. */
+/* Step ids that srun did not make; see slurm.h. */
 #define EXTERN_STEP 0xfffffffc
+#define FIRST_SPECIAL_STEP 0xfffffff0
 
 static struct gputune_page *page;
 static size_t page_size;
@@ -48,19 +49,22 @@ static void log_lines(void)
 }
 
 /*
- * The variables of the step that the core reads. What is too long for the page
- * is left out, and said so.
+ * The variables of the step that the core reads; one that is too long for the
+ * page is left out. The bindings are srun's: batch and interactive steps are
+ * not bound by Slurm, and have those of the shell that they were submitted from.
  */
-static void copy_environment(spank_t sp)
+static void copy_environment(spank_t sp, uint32_t step)
 {
 	static const char *const names[] = {
-		"SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-		"SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_VERBOSE",
+		"SLURM_STEP_GPUS", "SLURM_JOB_GPUS", /* of every step */
+		"SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST",
 		"SLURM_MEM_BIND", "SLURM_MEM_BIND_TYPE", "SLURM_MEM_BIND_LIST", "SLURM_MEM_BIND_PREFER",
+		"SLURM_HINT", "SLURM_THREADS_PER_CORE", "SLURM_NTASKS_PER_CORE",
 	};
+	size_t count = step >= FIRST_SPECIAL_STEP ? 2 : sizeof(names) / sizeof(names[0]);
 	size_t used = 0;
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+	for (size_t i = 0; i < count; i++) {
 		size_t length = strlen(names[i]);
 		char *at = page->environment + used;
 
@@ -178,7 +182,7 @@ void step_open(spank_t sp, const struct settings *settings)
 	copy(page->slurm_conf, sizeof(page->slurm_conf), getenv("SLURM_CONF"));
 	if (spank_getenv(sp, "SLURMD_NODENAME", page->node, sizeof(page->node)) != ESPANK_SUCCESS)
 		copy(page->node, sizeof(page->node), getenv("SLURMD_NODENAME"));
-	copy_environment(sp);
+	copy_environment(sp, step);
 	if (!load_core(settings->core))
 		slurm_error("gputune: %s", page->error);
 	log_lines();

@@ -181,6 +181,8 @@ uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, const ch
 
 		while (list[length] && list[length] != ',')
 			length++;
+		if (list[0] == '-') /* CUDA: a number below zero ends the list */
+			return gpus;
 		gpu = device_named(page, sees, list, length);
 		if (gpu < 0) {
 			*understood = false;

@@ -22,7 +22,7 @@ func dgxA100() Description {
 		Name: "dgx-a100", Met: "NVIDIA DGX A100, HPE Apollo 6500, DKRZ Levante and other HGX A100 with NPS4",
 		Threads: 2, SiblingStep: 128, L3Cores: 4, Driver: "535.183.06",
 		Packages:  []Package{{0, "0-63,128-191"}, {1, "64-127,192-255"}},
-		Distances: sockets(4, 10, 12, 32),
+		Distances: sockets(4, 12, 32),
 	}
 	for n := range 8 {
 		d.Nodes = append(d.Nodes, Node{n, fmt.Sprintf("%d-%d,%d-%d", 16*n, 16*n+15, 16*n+128, 16*n+143), 128921})
@@ -59,7 +59,7 @@ func dgxH100() Description {
 		Threads: 2, SiblingStep: 112, L3Cores: 56, Driver: "550.90.07",
 		Packages:  []Package{{0, "0-55,112-167"}, {1, "56-111,168-223"}},
 		Nodes:     []Node{{0, "0-55,112-167", 1031517}, {1, "56-111,168-223", 1032189}},
-		Distances: sockets(1, 10, 12, 21),
+		Distances: sockets(1, 12, 21),
 	}
 	for i, bus := range []int{0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf} {
 		node := i / 4
@@ -228,7 +228,7 @@ func gpuAtMinusOne() Description {
 		Threads: 2, SiblingStep: 16, L3Cores: 8, Driver: "535.183.06",
 		Packages:  []Package{{0, "0-7,16-23"}, {1, "8-15,24-31"}},
 		Nodes:     []Node{{0, "0-7,16-23", 64214}, {1, "8-15,24-31", 64508}},
-		Distances: sockets(1, 10, 12, 21),
+		Distances: sockets(1, 12, 21),
 		GPUs: []GPU{
 			{PCI: "0000:17:00.0", Bridges: []string{"0000:16:00.0"}, Model: "NVIDIA A40", Minor: 0, Node: 0},
 			{PCI: "0000:b1:00.0", Bridges: []string{"0000:b0:00.0"}, Model: "NVIDIA A40", Minor: 1, Node: -1},
@@ -243,7 +243,7 @@ func bridgeKnows() Description {
 		Threads: 1, L3Cores: 8, Driver: "535.183.06",
 		Packages:  []Package{{0, "0-7"}, {1, "8-15"}},
 		Nodes:     []Node{{0, "0-7", 64214}, {1, "8-15", 64508}},
-		Distances: sockets(1, 10, 12, 21),
+		Distances: sockets(1, 12, 21),
 		GPUs: []GPU{
 			{PCI: "0000:85:00.0", Bridges: []string{"0000:80:02.0", "0000:81:00.0", "0000:82:08.0"}, BridgeNodes: []int{1, -1, -1}, Model: "NVIDIA L40S", Minor: 0, Node: -1},
 			{PCI: "0000:86:00.0", Bridges: []string{"0000:80:02.0", "0000:81:00.0", "0000:82:10.0"}, BridgeNodes: []int{1, -1, -1}, Model: "NVIDIA L40S", Minor: 1, Node: -1},
@@ -258,7 +258,7 @@ func sncTwoNodes() Description {
 		Name: "snc-two-nodes", Met: "two-socket Xeon with SNC2 and H100",
 		Threads: 2, SiblingStep: 96, L3Cores: 48, Driver: "550.90.07",
 		Packages:  []Package{{0, "0-47,96-143"}, {1, "48-95,144-191"}},
-		Distances: sockets(2, 10, 12, 21),
+		Distances: sockets(2, 12, 21),
 	}
 	for n := range 4 {
 		d.Nodes = append(d.Nodes, Node{n, fmt.Sprintf("%d-%d,%d-%d", 24*n, 24*n+23, 24*n+96, 24*n+119), 257611})
@@ -299,7 +299,7 @@ func smtOff() Description {
 		Threads: 2, SiblingStep: 24, L3Cores: 12, Driver: "535.183.06", Offline: "24-47",
 		Packages:  []Package{{0, "0-11,24-35"}, {1, "12-23,36-47"}},
 		Nodes:     []Node{{0, "0-11", 128624}, {1, "12-23", 128992}},
-		Distances: sockets(1, 10, 12, 21),
+		Distances: sockets(1, 12, 21),
 		GPUs: []GPU{
 			{PCI: "0000:04:00.0", Bridges: []string{"0000:00:02.0"}, Model: "Tesla P100-PCIE-16GB", Minor: 0, Node: 0, NVMLMemory: "0", NVMLCPUs: "0-11"},
 			{PCI: "0000:82:00.0", Bridges: []string{"0000:80:02.0"}, Model: "Tesla P100-PCIE-16GB", Minor: 1, Node: 1, NVMLMemory: "1", NVMLCPUs: "12-23"},
@@ -315,7 +315,7 @@ func offlineCPUs() Description {
 		Threads: 2, SiblingStep: 16, L3Cores: 4, Driver: "535.183.06", Offline: "3,13-15,17,19,29-31",
 		Packages:  []Package{{0, "0-7,16-23"}, {1, "8-15,24-31"}},
 		Nodes:     []Node{{0, "0-2,4-7,16,18,20-23", 64214}, {1, "8-12,24-28", 64508}},
-		Distances: sockets(1, 10, 12, 32),
+		Distances: sockets(1, 12, 32),
 		GPUs: []GPU{
 			{PCI: "0000:21:00.0", Bridges: []string{"0000:20:01.1"}, Model: "NVIDIA A30", Minor: 1, Node: 0},
 			{PCI: "0000:81:00.0", Bridges: []string{"0000:80:01.1"}, Model: "NVIDIA A30", Minor: 0, Node: 1},
@@ -330,7 +330,7 @@ func epycNPS1() Description {
 		L3Cores: 8, Driver: "525.85.12",
 		Packages:  []Package{{0, "0-63"}, {1, "64-127"}},
 		Nodes:     []Node{{0, "0-63", 515813}, {1, "64-127", 516080}},
-		Distances: sockets(1, 10, 12, 32),
+		Distances: sockets(1, 12, 32),
 		GPUs: []GPU{
 			{PCI: "0000:21:00.0", Bridges: []string{"0000:20:01.1"}, Model: "NVIDIA A100-PCIE-40GB", Minor: 0, Node: 0, NVMLMemory: "0", NVMLCPUs: "0-63"},
 			{PCI: "0000:81:00.0", Bridges: []string{"0000:80:01.1"}, Model: "NVIDIA A100-PCIE-40GB", Minor: 1, Node: 1, NVMLMemory: "1", NVMLCPUs: "64-127"},
@@ -350,7 +350,7 @@ func demoDual() Description {
 		L3Cores: 1, Driver: "580.159.04",
 		Packages:  []Package{{0, "0"}, {1, "1"}},
 		Nodes:     []Node{{0, "0", 16384}, {1, "1", 16384}},
-		Distances: sockets(1, 10, 12, 21),
+		Distances: sockets(1, 12, 21),
 	}
 	for i, bus := range []int{0x17, 0x3d, 0x97, 0xbd} {
 		node := i / 2
@@ -384,7 +384,7 @@ func vmPartialNodes() Description {
 		L3Cores: 0, Driver: "535.183.06", Virtual: true,
 		Packages:  []Package{{0, "0-3"}, {1, "4-7"}},
 		Nodes:     []Node{{0, "0-1", 16002}, {1, "2-3", 16124}},
-		Distances: sockets(1, 10, 20, 20),
+		Distances: sockets(1, 20, 20),
 		GPUs: []GPU{
 			{PCI: "0000:05:00.0", Bridges: []string{"0000:00:02.4"}, Model: "Tesla T4", Minor: 0, Node: 1},
 			{PCI: "0000:06:00.0", Bridges: []string{"0000:00:02.5"}, Model: "Tesla T4", Minor: 1, Node: -1},
@@ -402,7 +402,7 @@ func deepDomain() Description {
 		L3Cores:   4,
 		Packages:  []Package{{0, "0-3"}, {1, "4-7"}},
 		Nodes:     []Node{{0, "0-3", 32108}, {1, "4-7", 32253}},
-		Distances: sockets(1, 10, 20, 21),
+		Distances: sockets(1, 20, 21),
 		GPUs: []GPU{
 			{PCI: "10000:e1:00.0", Bridges: []string{"0000:e0:05.5", "10000:e0:06.0"}, Node: 1},
 			{PCI: "0000:3b:00.0", Bridges: []string{"0000:3a:00.0"}, Node: 0},
@@ -410,15 +410,15 @@ func deepDomain() Description {
 	}
 }
 
-// What NVML says to a process inside a job that has been given one socket: the
-// process's own CPUs for every GPU (the third case of the GPU locality traps).
+// What NVML says to a process inside a job that has been given four CPUs of
+// one socket: the process's own CPUs for every GPU.
 func jobCpuset() Description {
 	return Description{
 		Name: "job-cpuset", Met: "2x 12 cores and 4 K80 under Slurm, as seen from a job that owns CPUs 0-3",
 		L3Cores: 12, Driver: "460.32.03",
 		Packages:  []Package{{0, "0-11"}, {1, "12-23"}},
 		Nodes:     []Node{{0, "0-11", 32086}, {1, "12-23", 32253}},
-		Distances: sockets(1, 10, 12, 21),
+		Distances: sockets(1, 12, 21),
 		GPUs: []GPU{
 			{PCI: "0000:04:00.0", Bridges: []string{"0000:00:02.0"}, Model: "Tesla K80", Minor: 0, Node: 0, NVMLMemory: "0", NVMLCPUs: "0-3"},
 			{PCI: "0000:05:00.0", Bridges: []string{"0000:00:02.0"}, Model: "Tesla K80", Minor: 1, Node: 0, NVMLMemory: "0", NVMLCPUs: "0-3"},
@@ -434,7 +434,7 @@ func bench512() Description {
 		Name: "bench-512", Met: "nowhere yet: 2x EPYC 9755 in NPS4 with 16 GPUs and 300 PCI functions, for benchmarks",
 		Threads: 2, SiblingStep: 256, L3Cores: 8, Driver: "580.159.04", Others: 240,
 		Packages:  []Package{{0, "0-127,256-383"}, {1, "128-255,384-511"}},
-		Distances: sockets(4, 10, 12, 32),
+		Distances: sockets(4, 12, 32),
 	}
 	for n := range 8 {
 		d.Nodes = append(d.Nodes, Node{n, fmt.Sprintf("%d-%d,%d-%d", 32*n, 32*n+31, 32*n+256, 32*n+287), 193024})
@@ -459,12 +459,12 @@ func pci(domain, bus, device, function int) string {
 }
 
 // sockets returns ACPI distances of a machine with several nodes per socket:
-// to itself, inside a socket, and between two.
-func sockets(nodesPerSocket, self, inside, across int) func(from, to int) int {
+// 10 to itself, inside a socket, and between two.
+func sockets(nodesPerSocket, inside, across int) func(from, to int) int {
 	return func(from, to int) int {
 		switch {
 		case from == to:
-			return self
+			return 10
 		case from/nodesPerSocket == to/nodesPerSocket:
 			return inside
 		default:

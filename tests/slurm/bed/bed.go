@@ -67,15 +67,16 @@ type Bed struct {
 	// Auth is "munge" or "none".
 	Auth string
 
-	options  Options
-	host     string
-	ports    [2]int // slurmctld, slurmd
-	claims   claims
-	nursery  *nursery
-	proc     procfs
-	cgroups  cgroupTree
-	keepDir  bool
-	shmNames map[string]bool // in /dev/shm before the start
+	options   Options
+	host      string
+	addresses []string // what host resolves to
+	ports     [2]int   // slurmctld, slurmd
+	claims    claims
+	nursery   *nursery
+	proc      procfs
+	cgroups   cgroupTree
+	keepDir   bool
+	shmNames  map[string]bool // in /dev/shm before the start
 
 	mu       sync.Mutex
 	daemons  map[string]*daemon
@@ -117,7 +118,7 @@ func start(ctx context.Context, options Options) (_ *Bed, err error) {
 		Auth:     options.Auth,
 		options:  options,
 		nursery:  newNursery(),
-		proc:     procfs{root: "/proc"},
+		proc:     procfs{root: procRoot},
 		cgroups:  cgroupTree{root: cgroupRoot, node: options.Node},
 		daemons:  map[string]*daemon{},
 		commands: map[*Cmd]struct{}{},
@@ -127,6 +128,11 @@ func start(ctx context.Context, options Options) (_ *Bed, err error) {
 			err = errors.Join(b.withLogs(err), b.Stop())
 		}
 	}()
+	if options.Dir != "" {
+		if err := emptyDir(options.Dir); err != nil {
+			return nil, err
+		}
+	}
 	if err := b.claimName(ctx); err != nil {
 		return nil, err
 	}
@@ -165,7 +171,7 @@ func start(ctx context.Context, options Options) (_ *Bed, err error) {
 // machine would remove each other's.
 func (b *Bed) claimName(ctx context.Context) error {
 	var err error
-	if b.host, err = shortHostname(); err != nil {
+	if b.host, b.addresses, err = shortHostname(); err != nil {
 		return err
 	}
 	if b.Node == "" {
@@ -176,7 +182,6 @@ func (b *Bed) claimName(ctx context.Context) error {
 		return err
 	}
 	b.cgroups.node = b.Node
-	b.Cluster = fmt.Sprintf("bed%d%s", os.Getpid(), strconv.FormatInt(time.Now().UnixNano(), 36))
 	busy, err := b.cgroups.busy()
 	if err != nil {
 		return err
@@ -184,6 +189,8 @@ func (b *Bed) claimName(ctx context.Context) error {
 	if busy != "" {
 		return fmt.Errorf("bed: node name %q: processes run in %s already: another slurmd on this machine has this name; set another Options.Node", b.Node, busy)
 	}
+	// From here on, what is in the node's cgroup folders is ours to end.
+	b.Cluster = fmt.Sprintf("bed%d%s", os.Getpid(), strconv.FormatInt(time.Now().UnixNano(), 36))
 	return nil
 }
 
@@ -315,6 +322,9 @@ func (b *Bed) Pid(daemon string) int {
 
 // Log returns what a daemon has logged so far; slurmstepd logs into slurmd's.
 func (b *Bed) Log(daemon string) string {
+	if b.Dir == "" {
+		return "" // Start failed before there were any
+	}
 	// What goes wrong before a daemon has read its configuration is on its
 	// stderr only; munged in the foreground logs nowhere else.
 	for _, suffix := range []string{".log", ".out"} {
@@ -333,16 +343,15 @@ func (b *Bed) GPU(index int) string {
 
 // shortHostname is the name that slurmctld must be configured with. Slurm's
 // daemons and munged resolve it even where the configuration gives addresses.
-func shortHostname() (string, error) {
-	name, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("bed: %w", err)
+func shortHostname() (name string, addresses []string, err error) {
+	if name, err = os.Hostname(); err != nil {
+		return "", nil, fmt.Errorf("bed: %w", err)
 	}
 	name, _, _ = strings.Cut(name, ".")
-	if _, err := net.LookupHost(name); err != nil {
-		return "", fmt.Errorf("bed: %w: its host name %q does not resolve; add it to the line of 127.0.0.1 in /etc/hosts: %w", ErrUnavailable, name, err)
+	if addresses, err = net.LookupHost(name); err != nil {
+		return "", nil, fmt.Errorf("bed: %w: its host name %q does not resolve; add it to the line of 127.0.0.1 in /etc/hosts: %w", ErrUnavailable, name, err)
 	}
-	return name, nil
+	return name, addresses, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -98,6 +98,7 @@ chroot "$root" sh -ec '
 	mkdir -p /var/spool/slurmctld /var/spool/slurmd /var/log/slurm; chown slurm:slurm /var/spool/slurmctld /var/log/slurm
 	useradd --create-home --shell /bin/bash --uid 1000 user
 	passwd -d root'
+# shellcheck disable=SC2016 # the variables are dpkg's
 chroot "$root" dpkg-query -W -f '${Package} ${Version}\n' slurmd systemd hwloc-nox >"$out/info"
 echo "kernel $release" >>"$out/info"
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root/usr/share/zoneinfo"

@@ -9,6 +9,7 @@ out=${1:?folder}
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(cd "$out" && pwd)
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+# shellcheck source=/dev/null
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 [ -n "$codename" ] || { echo "get-qemu.sh: /etc/os-release names no VERSION_CODENAME" >&2; exit 1; }
 assignments=$("$here/mirror.sh")

@@ -8,11 +8,12 @@ set -euo pipefail
 
 mirror=${GPUTUNE_VM_MIRROR:-} security=${GPUTUNE_VM_SECURITY_MIRROR:-}
 if [ -z "$mirror" ]; then
+	# shellcheck disable=SC2016 # the variables are apt's
 	while IFS='|' read -r release component uri; do
 		[ "$component" = main ] || continue
 		case $release in
 		*-security | */updates) [ -n "$security" ] || security=$uri ;;
-		*-updates | *-backports | *-backports-sloppy | *-proposed-updates) ;;
+		*-updates | *-backports*) ;;
 		*) [ -n "$mirror" ] || mirror=$uri ;;
 		esac
 	done < <(apt-get indextargets --format '$(RELEASE)|$(COMPONENT)|$(REPO_URI)' 'Created-By: Packages')

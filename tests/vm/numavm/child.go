@@ -70,7 +70,11 @@ func writePidFile(path string, pid int) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, fmt.Appendf(nil, "%d %s\n", pid, start), 0o644) //nolint:wrapcheck // names operation and path
+	// Whole or not at all: this process may be killed at any moment.
+	if err := os.WriteFile(path+".new", fmt.Appendf(nil, "%d %s\n", pid, start), 0o644); err != nil {
+		return err //nolint:wrapcheck // names operation and path
+	}
+	return os.Rename(path+".new", path) //nolint:wrapcheck // names operation and paths
 }
 
 // startTime is when a process started, in clock ticks since boot: field 22 of /proc/<pid>/stat (proc_pid_stat(5)). With the

@@ -1,0 +1,354 @@
+//go:build slurm
+
+package slurm
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gputune/tests/slurm/site"
+)
+
+// Each task must be on the CPU of the node of the GPU that the kernel lets it
+// open, whatever its environment says.
+func TestConstrainedTasksFollowTheirGPU(t *testing.T) {
+	s := need(t, constrained)
+	for name, arguments := range map[string][]string{
+		"one GPU each":         {"-n4", "-O", "--gpus-per-task=1"},
+		"crossed over":         {"-n2", "--gpus=4", "--gpu-bind=map_gpu:3,2"},
+		"crossed over, four":   {"-n4", "-O", "--gpus=4", "--gpu-bind=map_gpu:3,1,2,0"},
+		"environment is silly": {"-n2", "--gpus=4", "--gpu-bind=mask_gpu:0x8,0x1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tasks, stderr := steps(t, s, append(arguments, "--gpu-numa-bind=verbose")...)
+			for id, f := range tasks {
+				if len(f["open"]) != 1 {
+					t.Fatalf("task %s may open %q, want one device", id, f["open"])
+				}
+				node := nodeOf(t, s, f["open"])
+				if f["cpus"] != cpuOf(node) || f["gcpus"] != cpuOf(node) || f["glocality"] != "local" {
+					t.Errorf("task %s has GPU %s of node %s: %v\n%s", id, f["open"], node, f, stderr)
+				}
+				if f["cvd"] != "0" {
+					t.Errorf("task %s: CUDA_VISIBLE_DEVICES=%s: this test expects a renumbered one", id, f["cvd"])
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutTheOptionNothingChanges(t *testing.T) {
+	for _, s := range []*site.Site{open, constrained} {
+		if s == nil {
+			continue
+		}
+		tasks, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0")
+		off, offErr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind=off")
+		if stderr != "" || offErr != "" {
+			t.Errorf("said %q and %q", stderr, offErr)
+		}
+		for id, f := range tasks {
+			if f["gpus"] != "" || f["gcpus"] != "" || off[id]["gcpus"] != "" {
+				t.Errorf("task %s: %v, %v", id, f, off[id])
+			}
+			if f["cpus"] != off[id]["cpus"] || f["policy"] != off[id]["policy"] {
+				t.Errorf("task %s: absent %v, off %v", id, f, off[id])
+			}
+		}
+	}
+}
+
+// Without constrained devices the task's own CUDA_VISIBLE_DEVICES tells.
+func TestUnconstrainedTasksFollowTheirEnvironment(t *testing.T) {
+	s := need(t, open)
+	tasks, stderr := steps(t, s, "-n4", "-O", "--gpus=4", "--gpu-bind=map_gpu:3,1,2,0", "--gpu-numa-bind=verbose")
+	for id, f := range tasks {
+		want := []string{"3", "1", "2", "0"}[id[0]-'0']
+		if f["cvd"] != want {
+			t.Fatalf("task %s: CUDA_VISIBLE_DEVICES=%s, expected %s of this Slurm", id, f["cvd"], want)
+		}
+		if node := nodeOf(t, s, want); f["cpus"] != cpuOf(node) || f["glocality"] != "local" {
+			t.Errorf("task %s has GPU %s of node %s: %v\n%s", id, want, node, f, stderr)
+		}
+	}
+}
+
+// As many tasks as GPUs, all seeing all: task i uses GPU i, as frameworks do.
+func TestTasksThatSeeAllGPUsArePaired(t *testing.T) {
+	for _, s := range []*site.Site{open, constrained} {
+		if s == nil {
+			continue
+		}
+		tasks, stderr := steps(t, s, "-n4", "-O", "--gpus=4", "--gpu-bind=none", "--gpu-numa-bind=verbose")
+		for id, f := range tasks {
+			gpu := s.Machine.GPUs[id[0]-'0']
+			if f["open"] != "0123" || f["gpus"] != gpu.PCI || f["cpus"] != cpuOf(gpu.Nodes.String()) {
+				t.Errorf("task %s: %v, want gpu %s\n%s", id, f, gpu.PCI, stderr)
+			}
+		}
+		tasks, _ = steps(t, s, "-n2", "--gpus=4", "--gpu-bind=none", "--gpu-numa-bind=gpus=all")
+		for id, f := range tasks {
+			if strings.Count(f["gpus"], ",") != 3 || f["cpus"] != "0-1" {
+				t.Errorf("gpus=all: task %s: %v", id, f)
+			}
+		}
+	}
+}
+
+func TestVerboseLine(t *testing.T) {
+	s := need(t, constrained)
+	_, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind=verbose")
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	for task, gpu := range []int{1, 0} {
+		g := s.Machine.GPUs[gpu]
+		// Memory follows the kernel's one node here; what the node is and what it is for is in the line.
+		want := regexp.MustCompile(fmt.Sprintf(`^gputune: %s task %d: gpu %s \(node %s\), cpus %s, mems [0-9-]+ prefer, local$`,
+			regexp.QuoteMeta(s.Node), task, g.PCI, g.Nodes, cpuOf(g.Nodes.String())))
+		found := 0
+		for _, line := range lines {
+			if want.MatchString(line) {
+				found++
+			}
+		}
+		if found != 1 {
+			t.Errorf("%d lines match %s in\n%s", found, want, stderr)
+		}
+	}
+	if _, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-numa-bind=quiet"); stderr != "" {
+		t.Errorf("quiet said %q", stderr)
+	}
+}
+
+func TestOptionIsInheritedAndCanBeSwitchedOff(t *testing.T) {
+	s := need(t, constrained)
+	script := filepath.Join(s.Dir, "work", "inherit.sh")
+	text := "#!/bin/sh\n" +
+		"srun -n1 sh -c 'echo inherited $GPUTUNE_CPUS'\n" +
+		"srun -n1 --gpu-numa-bind=off sh -c 'echo off $GPUTUNE_CPUS'\n" +
+		"echo batch $GPUTUNE_CPUS\n"
+	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	output := filepath.Join(s.Dir, "work", "inherit.out")
+	must(t, s, "sbatch", "-W", "-n1", "--gpus=1", "--gpu-numa-bind", "-o", output, script)
+	got, err := os.ReadFile(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu := cpuOf(s.Machine.GPUs[0].Nodes.String())
+	if want := "inherited " + cpu + "\noff\nbatch " + cpu + "\n"; string(got) != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestOptionInTheScript(t *testing.T) {
+	s := need(t, constrained)
+	script := filepath.Join(s.Dir, "work", "directive.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n#SBATCH --gpu-numa-bind=mem=none\necho $GPUTUNE_LOCALITY $GPUTUNE_MEM_POLICY\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	output := filepath.Join(s.Dir, "work", "directive.out")
+	must(t, s, "sbatch", "-W", "-n1", "--gpus=1", "-o", output, script)
+	if got, err := os.ReadFile(output); err != nil || string(got) != "local none\n" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestBadValueIsRefusedBeforeAJobExists(t *testing.T) {
+	s := need(t, open)
+	lastJob := func() string {
+		return must(t, s, "scontrol", "show", "config").Stdout[strings.Index(must(t, s, "scontrol", "show", "config").Stdout, "NEXT_JOB_ID"):][:40]
+	}
+	before := lastJob()
+	script := filepath.Join(s.Dir, "work", "bad.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n#SBATCH --gpu-numa-bind=cpus=sideways\ntrue\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][]string{
+		{"srun", "-n1", "--gpu-numa-bind=cpus=sideways", "true"},
+		{"sbatch", "--gpu-numa-bind=cpus=sideways", "--wrap=true"},
+		{"sbatch", script},
+		{"salloc", "--gpu-numa-bind=cpus=sideways", "true"},
+	} {
+		result, err := s.Run(t.Context(), c[0], c[1:]...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := `item "cpus=sideways": want cpus=node|exclusive|core-complex|socket|none`
+		if result.Code == 0 || !strings.Contains(result.Stderr, want) {
+			t.Errorf("%v: code %d, stderr %q, want %q in it", c, result.Code, result.Stderr, want)
+		}
+	}
+	if after := lastJob(); after != before {
+		t.Errorf("a job was made: %s, then %s", before, after)
+	}
+}
+
+func TestUsersOwnBindingWins(t *testing.T) {
+	s := need(t, constrained)
+	for _, cpu := range []string{"0", "1"} {
+		// A whole-node allocation, or Slurm takes no explicit list.
+		tasks, stderr := steps(t, s, "-n1", "--exclusive", "--gpus=1", "--cpu-bind=map_cpu:"+cpu, "--gpu-numa-bind=verbose,strict")
+		if tasks["0"]["cpus"] != cpu || tasks["0"]["gcpus"] != cpu {
+			t.Errorf("map_cpu:%s: %v", cpu, tasks["0"])
+		}
+		if !strings.Contains(stderr, "cpus "+cpu+" (kept: --cpu-bind=map_cpu") {
+			t.Errorf("not said: %q", stderr)
+		}
+		locality := "remote"
+		if cpu == cpuOf(nodeOf(t, s, tasks["0"]["open"])) {
+			locality = "local"
+		}
+		if tasks["0"]["glocality"] != locality {
+			t.Errorf("map_cpu:%s: locality %s, want %s", cpu, tasks["0"]["glocality"], locality)
+		}
+	}
+	_, stderr := steps(t, s, "-n1", "--gpus=1", "--mem-bind=local", "--gpu-numa-bind=verbose")
+	if !strings.Contains(stderr, "none (kept: --mem-bind=local)") {
+		t.Errorf("--mem-bind not said to be kept: %q", stderr)
+	}
+	_, stderr = steps(t, s, "-n1", "--gpus=1", "--cpu-bind=verbose", "--gpu-numa-bind=verbose")
+	if strings.Contains(stderr, "kept") {
+		t.Errorf("--cpu-bind=verbose binds nothing, yet: %q", stderr)
+	}
+}
+
+// On an allocation of the other node's CPU alone there is no local CPU.
+func TestStrict(t *testing.T) {
+	s := need(t, constrained)
+	// One of two jobs of one CPU and two GPUs each gets a CPU far from one of its GPUs.
+	arguments := []string{"-n1", "--gpus=4", "--gpu-bind=none"}
+	tasks, stderr := steps(t, s, append(arguments, "--gpu-numa-bind=verbose")...)
+	if tasks["0"]["glocality"] != "mixed" || !strings.Contains(stderr, "none of the 1 CPUs of node") {
+		t.Fatalf("expected half of the GPUs to be remote: %v\n%s", tasks, stderr)
+	}
+	result, err := s.Run(t.Context(), "srun", append(arguments, "--gpu-numa-bind=strict", "sh", "-c", "echo ran")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Code != 1 || result.Stdout != "" || !strings.Contains(result.Stderr, "task 0: error: gpu 0000:") {
+		t.Errorf("code %d, stdout %q, stderr %q", result.Code, result.Stdout, result.Stderr)
+	}
+	if state, reason, err := s.NodeState(t.Context()); err != nil || strings.Contains(state, "drain") || strings.Contains(state, "down") {
+		t.Errorf("node is %s (%s), %v", state, reason, err)
+	}
+	// All GPUs remote: only the GPUs of the node whose CPU was not granted.
+	cpu := tasks["0"]["cpus"]
+	for _, gpu := range s.Machine.GPUs {
+		if cpuOf(gpu.Nodes.String()) == cpu {
+			continue
+		}
+		tasks, stderr := steps(t, s, "-n1", "--gpus=4", fmt.Sprintf("--gpu-bind=map_gpu:%d", gpu.Minor), "--gpu-numa-bind=verbose")
+		if len(tasks["0"]["open"]) == 1 && tasks["0"]["glocality"] != "remote" {
+			t.Errorf("GPU %d with cpu %s: %v\n%s", gpu.Minor, cpu, tasks["0"], stderr)
+		}
+	}
+}
+
+func TestStepWithoutGPU(t *testing.T) {
+	for _, s := range []*site.Site{open, constrained} {
+		if s == nil {
+			continue
+		}
+		tasks, stderr := steps(t, s, "-n2", "--gpu-numa-bind")
+		if !strings.Contains(stderr, "no GPU, left as it is") {
+			t.Errorf("not said: %q", stderr)
+		}
+		for id, f := range tasks {
+			if f["gpus"] != "" {
+				t.Errorf("task %s: %v", id, f)
+			}
+		}
+		result, err := s.Run(t.Context(), "srun", "-n1", "--gpu-numa-bind=strict", "true")
+		if err != nil || result.Code != 1 {
+			t.Errorf("strict: code %d, %v", result.Code, err)
+		}
+	}
+}
+
+func TestSiteDefault(t *testing.T) {
+	s, err := site.Start(t.Context(), site.Options{
+		Arguments: []string{"default=on,verbose", "defualt=off"},
+		Config:    "[numa_bind]\nitems = \"mem=none\"\n",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tasks, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0")
+	for id, f := range tasks {
+		if f["glocality"] != "local" || f["gpolicy"] != "none" {
+			t.Errorf("task %s: %v", id, f)
+		}
+	}
+	if want := `argument "defualt=off" is not known: want default=ITEMS, config=FILE, core=FILE or program=FILE`; !strings.Contains(stderr, want) ||
+		!strings.Contains(s.Log("slurmd"), want) {
+		t.Errorf("the unknown argument is not said on the terminal (%q) and in slurmd's log", stderr)
+	}
+	// Steps without GPUs are left in peace by a site's default.
+	tasks, stderr = steps(t, s, "-n1")
+	if tasks["0"]["glocality"] != "" || strings.Contains(stderr, "no GPU") {
+		t.Errorf("%v, %q", tasks, stderr)
+	}
+	tasks, _ = steps(t, s, "-n1", "--gpus=1", "--gpu-numa-bind=off")
+	if tasks["0"]["glocality"] != "" {
+		t.Errorf("off: %v", tasks)
+	}
+}
+
+func TestProgramMissing(t *testing.T) {
+	s, err := site.Start(t.Context(), site.Options{Arguments: []string{"program=/nonexistent/gputune"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	result, err := s.Run(t.Context(), "srun", "-n1", "--gpus=1", "--gpu-numa-bind=cpus=sideways", "echo", "ran")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Code != 1 || strings.Contains(result.Stdout, "ran") || !strings.Contains(result.Stderr, `item "cpus=sideways"`) {
+		t.Errorf("code %d, stdout %q, stderr %q", result.Code, result.Stdout, result.Stderr)
+	}
+	tasks, _ := steps(t, s, "-n1", "--gpus=1", "--gpu-numa-bind")
+	if tasks["0"]["glocality"] != "local" {
+		t.Errorf("%v", tasks)
+	}
+	if state, reason, err := s.NodeState(t.Context()); err != nil || state != "idle" {
+		t.Errorf("node is %s (%s), %v", state, reason, err)
+	}
+}
+
+func TestCoreMissing(t *testing.T) {
+	s, err := site.Start(t.Context(), site.Options{Arguments: []string{"core=/nonexistent/libgputune.so"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tasks, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-numa-bind")
+	if len(tasks) != 2 || !strings.Contains(stderr, "the core could not be loaded") {
+		t.Errorf("%v, %q", tasks, stderr)
+	}
+}
+
+func TestUnprivilegedUser(t *testing.T) {
+	s := need(t, constrained)
+	command := s.Command("srun", "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind=strict", "sh", "-c", "id -u; "+show)
+	command.User = "nobody"
+	command.Env = []string{"DEVICES=" + s.Dir + "/dev"}
+	result, err := command.Run(t.Context())
+	if err != nil || result.Code != 0 {
+		t.Fatalf("code %d, %v\n%s", result.Code, err, result.Stderr)
+	}
+	if strings.Count(result.Stdout, "65534\n") != 2 {
+		t.Fatalf("not run as nobody: %s", result.Stdout)
+	}
+	for id, f := range parse(t, strings.ReplaceAll(result.Stdout, "65534\n", "")) {
+		if f["cpus"] != cpuOf(nodeOf(t, s, f["open"])) {
+			t.Errorf("task %s: %v", id, f)
+		}
+	}
+}

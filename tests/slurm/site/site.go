@@ -1,0 +1,140 @@
+// Package site is a bed with gputune installed in its Slurm, on a described
+// machine: what the end-to-end tests, the demonstration and the benchmarks start
+// from.
+package site
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"gputune/internal/topology"
+	"gputune/tests/machines"
+	"gputune/tests/slurm/bed"
+)
+
+// Options say what kind of site to start.
+type Options struct {
+	Bed bed.Options
+	// Machine is the name of the description that the plugin takes for this
+	// machine, by default "demo-dual": CPU 0 and two GPUs on node 0, CPU 1 and
+	// two GPUs on node 1.
+	Machine string
+	// Config is appended to gputune.toml.
+	Config string
+	// Arguments are more arguments of the plugin's line in plugstack.conf.
+	Arguments []string
+	// Without leaves the plugin out.
+	Without bool
+}
+
+// Site is a running Slurm with gputune.
+type Site struct {
+	*bed.Bed
+	Machine *topology.Machine
+	Shim    string // spank_gputune.so of the installed release
+	Core    string // libgputune.so
+	Folder  string // gputune.toml and the machine's sys and proc
+
+}
+
+// Tree returns the top folder of the source tree, where build/ is.
+func Tree() (string, error) {
+	output, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(strings.TrimSpace(string(output))), nil
+}
+
+// Release returns the major.minor of the Slurm that is installed.
+func Release() (string, error) {
+	output, err := exec.Command("srun", "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("srun --version: %w", err)
+	}
+	_, version, _ := strings.Cut(strings.TrimSpace(string(output)), " ") // "slurm-wlm 22.05.8"
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return "", fmt.Errorf("srun --version: %q: want slurm MAJOR.MINOR.MICRO", output)
+	}
+	return parts[0] + "." + parts[1], nil
+}
+
+// Start brings the site up. Stop it with Close.
+func Start(ctx context.Context, options Options) (_ *Site, err error) {
+	tree, err := Tree()
+	if err != nil {
+		return nil, err
+	}
+	release, err := Release()
+	if err != nil {
+		return nil, err
+	}
+	s := &Site{
+		Shim: filepath.Join(tree, "build/lib/slurm-"+release, "spank_gputune.so"),
+		Core: filepath.Join(tree, "build/lib/libgputune.so"),
+	}
+	if s.Folder, err = os.MkdirTemp("", "gputune-site-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(s.Folder)
+		}
+	}()
+	if options.Machine == "" {
+		options.Machine = "demo-dual"
+	}
+	description, err := machines.Get(options.Machine)
+	if err != nil {
+		return nil, err
+	}
+	if s.Machine, err = description.Machine(filepath.Join(s.Folder, "machine")); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(s.Folder, "gputune.toml")
+	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\n%s", filepath.Join(s.Folder, "machine"),
+		filepath.Join(s.Folder, "topology.json"), options.Config)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(s.Folder, 0o755); err != nil {
+		return nil, err
+	}
+	if !options.Without {
+		line := append([]string{
+			"optional", s.Shim, "config=" + config, "core=" + s.Core,
+			"program=" + filepath.Join(tree, "build/bin/gputune"),
+		}, options.Arguments...)
+		options.Bed.PlugstackLines = append(options.Bed.PlugstackLines, strings.Join(line, " "))
+	}
+	if options.Bed.NCPU == 0 {
+		options.Bed.NCPU = s.Machine.CPUs.Len()
+	}
+	if options.Bed.GPUs == 0 {
+		options.Bed.GPUs = len(s.Machine.GPUs)
+	}
+	if options.Bed.TaskPlugin == "" {
+		options.Bed.TaskPlugin = "task/affinity"
+		if options.Bed.ConstrainDevices || options.Bed.ConstrainCores {
+			options.Bed.TaskPlugin = "task/affinity,task/cgroup"
+		}
+	}
+	if s.Bed, err = bed.Start(ctx, options.Bed); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close stops Slurm and removes what the site has made.
+func (s *Site) Close() error {
+	err := s.Stop()
+	if remove := os.RemoveAll(s.Folder); err == nil {
+		err = remove
+	}
+	return err
+}
