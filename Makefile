@@ -17,6 +17,8 @@ SLURM_RELEASES := 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05 26.11
 GO ?= go
 GOFLAGS := -buildvcs=false -trimpath
 export GOFLAGS
+# go-nvml's own header marks functions that it wraps as deprecated.
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 CC ?= cc
 CFLAGS ?= -O2 -g
 HARDENING := -D_FORTIFY_SOURCE=2 -fstack-protector-strong
@@ -84,7 +86,8 @@ release_number = $(shell printf '0x%02x%02x00' $$((10#$(word 1,$(subst ., ,$(1))
 
 $(BUILD)/lib/slurm-%/spank_gputune.so: $(SHIM_SOURCES) $(SHIM_HEADERS) spank/shim/exports.map Makefile | $(BUILD)/deps.stamp
 	@mkdir -p $(@D)
-	$(CC) $(SHIM_CFLAGS) -DGPUTUNE_SLURM_RELEASE=$(call release_number,$*) $(SHIM_SOURCES) $(SHIM_LDFLAGS) -o $@ -ldl
+	@echo "cc $@"
+	@$(CC) $(SHIM_CFLAGS) -DGPUTUNE_SLURM_RELEASE=$(call release_number,$*) $(SHIM_SOURCES) $(SHIM_LDFLAGS) -o $@ -ldl
 
 .PHONY: demo
 demo: build ## a real Slurm on loopback: the same job without and with --gpu-numa-bind
@@ -121,7 +124,7 @@ fmt: $(TOOLS)/gofumpt ## format the Go code
 
 .PHONY: install
 install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<release>
-	@release=$${SLURM:-$$(sinfo --version 2>/dev/null | sed -n 's/^slurm[^0-9]*\([0-9]*\.[0-9]*\).*/\1/p')}; \
+	@release=$${SLURM:-$$({ slurmd -V || sinfo --version; } 2>/dev/null | sed -n 's/^slurm[^0-9]*\([0-9]*\.[0-9]*\).*/\1/p')}; \
 	[ -n "$$release" ] || { echo "install: no Slurm found here: say which release, such as SLURM=24.11"; exit 1; }; \
 	[ -e $(BUILD)/lib/slurm-$$release/spank_gputune.so ] || \
 		{ echo "install: Slurm $$release: want one of $(SLURM_RELEASES)"; exit 1; }; \

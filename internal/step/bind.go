@@ -147,7 +147,7 @@ func (s *Step) stepGPUs(managed idset.Set, tasks []Outcome) idset.Set {
 // Slurm constrains cores, else those that its tasks were bound to together:
 // then nothing but their affinity says what the step was given.
 func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
-	request := placement.Request{Policy: s.Bind.Policy}
+	request := placement.Request{Policy: s.Option.Policy}
 	for gpu := range result.GPUs.All() {
 		request.GPUs = append(request.GPUs, gpu)
 	}
@@ -189,7 +189,7 @@ func (s *Step) apply(task *Task, outcome *Outcome) {
 	if s.KeepMems == "" && outcome.Binding.MemPolicy == placement.MemBind {
 		mems = outcome.Binding.Mems
 	}
-	if s.Bind.Enforce == option.EnforceCgroup && !(cpus.Empty() && mems.Empty()) {
+	if s.Option.Enforce == option.EnforceCgroup && !(cpus.Empty() && mems.Empty()) {
 		s.confine(task, outcome, cpus, mems)
 	}
 	if cpus.Empty() {

@@ -28,7 +28,7 @@ type Request struct {
 
 // Step is one step on this node whose machine and option are known.
 type Step struct {
-	Bind    option.Bind
+	Option  option.Bind
 	Machine *topology.Machine
 	// Order has for each of Slurm's gres indices the position of its GPU in
 	// Machine.GPUs, -1 where that is not known.
@@ -68,7 +68,7 @@ func Open(request Request) (*Step, error) {
 	if err != nil {
 		s.log("%v: the defaults are used", err)
 	}
-	if s.Bind, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
+	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}
 	}
 	if what, explicit := slurm.ExplicitCPUBind(s.getenv); explicit {

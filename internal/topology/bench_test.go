@@ -29,6 +29,16 @@ func benchmarkRead(b *testing.B, options topology.Options) {
 	}
 }
 
+// BenchmarkReadHere reads the sysfs of the machine that it runs on, which the
+// kernel makes up anew for each read.
+func BenchmarkReadHere(b *testing.B) {
+	for b.Loop() {
+		if _, err := topology.Read("/", topology.Options{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkReadSnapshot is what a step pays where the agent wrote a snapshot.
 func BenchmarkReadSnapshot(b *testing.B) {
 	if os.Geteuid() != 0 {

@@ -64,14 +64,7 @@ func checkMachine(t *testing.T, m *topology.Machine) {
 // FuzzRead puts arbitrary content into one file of a machine, or into all of
 // its kind.
 func FuzzRead(f *testing.F) {
-	root, err := os.MkdirTemp("", "gputune-fuzz-")
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = os.RemoveAll(root) })
-	if err := described(f, "vm-partial-nodes").Render(root); err != nil {
-		f.Fatal(err)
-	}
+	root := rendered(f, "vm-partial-nodes")
 	patterns := []string{
 		cpuFolder + "online", cpuFolder + "present", cpuFolder + "cpu*/topology/core_cpus_list",
 		cpuFolder + "cpu*/topology/package_cpus_list", cpuFolder + "cpu*/topology/physical_package_id",
@@ -82,6 +75,7 @@ func FuzzRead(f *testing.F) {
 	}
 	files := make([][]string, len(patterns))
 	original := make(map[string][]byte)
+	var err error
 	for i, pattern := range patterns {
 		if files[i], err = filepath.Glob(filepath.Join(root, pattern)); err != nil || len(files[i]) == 0 {
 			f.Fatalf("%s: no file: %v", pattern, err)

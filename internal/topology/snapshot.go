@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"gputune/internal/idset"
 )
 
 const (
@@ -220,9 +221,12 @@ func (m *Machine) check() error {
 	if m == nil || m.CPUs.Empty() {
 		return errors.New("has no CPUs")
 	}
-	if !slices.IsSortedFunc(m.Nodes, func(a, b Node) int { return a.ID - b.ID }) ||
-		slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.ID < 0 || n.MemoryMiB < 0 }) {
-		return errors.New("its nodes are not in order")
+	last := -1
+	for _, node := range m.Nodes {
+		if node.ID <= last || node.ID >= idset.Limit || node.MemoryMiB < 0 {
+			return fmt.Errorf("node %d after %d with %d MiB: not in order", node.ID, last, node.MemoryMiB)
+		}
+		last = node.ID
 	}
 	for i, gpu := range m.GPUs {
 		if pci, err := NormalizePCI(gpu.PCI); err != nil || pci != gpu.PCI || gpu.Index != i {

@@ -230,7 +230,9 @@ func TestSnapshotIsRefused(t *testing.T) {
 		{"huge set", edit(`"source":"sysfs","cpus":"0-31"`, `"source":"sysfs","cpus":"0-4294967296"`), topology.ErrNotSnapshot, "4294967296"},
 		{"no CPUs", edit(`"machine":{"source":"sysfs","cpus":"0-31"`, `"machine":{"source":"sysfs","cpus":""`), topology.ErrNotSnapshot, "no CPUs"},
 		{"no machine", edit(`"machine":{`, `"machine":null,"other":{`), topology.ErrNotSnapshot, "no CPUs"},
-		{"node out of range", edit(`"id":1,"cpus":"8-15`, `"id":-1,"cpus":"8-15`), topology.ErrNotSnapshot, "nodes are not in order"},
+		{"node out of range", edit(`"id":1,"cpus":"8-15`, `"id":-1,"cpus":"8-15`), topology.ErrNotSnapshot, "node -1 after 0"},
+		{"node id too large", edit(`"id":1,"cpus":"8-15`, `"id":8192,"cpus":"8-15`), topology.ErrNotSnapshot, "node 8192 after 0"},
+		{"node twice", edit(`"id":1,"cpus":"8-15`, `"id":0,"cpus":"8-15`), topology.ErrNotSnapshot, "node 0 after 0"},
 		{"GPU index out of range", edit(`"index":1`, `"index":7`), topology.ErrNotSnapshot, "0000:b1:00.0"},
 		{"GPU address malformed", edit(`"pci":"0000:17:00.0"`, `"pci":"../../x"`), topology.ErrNotSnapshot, "../../x"},
 		{

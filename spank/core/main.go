@@ -46,7 +46,7 @@ var session struct {
 }
 
 // guard runs f and puts an error or a panic into the page.
-func guard(p *C.struct_gputune_page, f func(page) error) (status C.int) {
+func guard(p *C.struct_gputune_page, f func(*page) error) (status C.int) {
 	defer func() {
 		if r := recover(); r != nil {
 			fail(p, fmt.Errorf("fault in gputune: %v", r))
@@ -57,7 +57,7 @@ func guard(p *C.struct_gputune_page, f func(page) error) (status C.int) {
 		fail(p, fmt.Errorf("plugin and core are of different versions (%d and %d)", p.abi, C.GPUTUNE_ABI))
 		return -1
 	}
-	if err := f(page{p}); err != nil {
+	if err := f((*page)(p)); err != nil {
 		fail(p, err)
 		return -1
 	}
@@ -75,7 +75,7 @@ func fail(p *C.struct_gputune_page, err error) {
 
 //export gputune_core_open
 func gputune_core_open(p *C.struct_gputune_page) C.int {
-	return guard(p, func(page page) error {
+	return guard(p, func(page *page) error {
 		s, err := step.Open(page.request())
 		if err != nil {
 			return err
@@ -87,14 +87,14 @@ func gputune_core_open(p *C.struct_gputune_page) C.int {
 
 //export gputune_core_locate
 func gputune_core_locate(p *C.struct_gputune_page) C.int {
-	return guard(p, func(page page) error {
-		session.tasks = make([]step.Task, len(page.tasks()))
-		for i := range page.tasks() {
-			session.tasks[i] = step.Task{LocalID: i, PID: int(page.tasks()[i].pid)}
+	return guard(p, func(page *page) error {
+		session.tasks = make([]step.Task, len(page.slots()))
+		for i := range page.slots() {
+			session.tasks[i] = step.Task{LocalID: i, PID: int(page.slots()[i].pid)}
 		}
 		session.step.Locate(session.tasks)
 		for i, task := range session.tasks {
-			put(page.tasks()[i].join[:], task.Join)
+			put(page.slots()[i].join[:], task.Join)
 		}
 		return page.openDevices(session.step)
 	})
@@ -102,10 +102,10 @@ func gputune_core_locate(p *C.struct_gputune_page) C.int {
 
 //export gputune_core_bind
 func gputune_core_bind(p *C.struct_gputune_page) C.int {
-	return guard(p, func(page page) error {
+	return guard(p, func(page *page) error {
 		page.closeDevices()
 		for i := range session.tasks {
-			slot := &page.tasks()[i]
+			slot := &page.slots()[i]
 			session.tasks[i].Access = gpuSet(slot.access)
 			if slot.probe_errno != 0 && session.tasks[i].Probed == nil {
 				session.tasks[i].Probed = unix.Errno(slot.probe_errno)

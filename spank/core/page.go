@@ -18,15 +18,15 @@ import (
 )
 
 // page is the memory shared with the C half and the tasks.
-type page struct{ *C.struct_gputune_page }
+type page C.struct_gputune_page
 
-func (p page) tasks() []C.struct_gputune_task {
+func (p *page) slots() []C.struct_gputune_task {
 	// task is a flexible array member, which cgo leaves out of the Go type.
-	first := unsafe.Add(unsafe.Pointer(p.struct_gputune_page), C.sizeof_struct_gputune_page)
-	return unsafe.Slice((*C.struct_gputune_task)(first), int(p.struct_gputune_page.tasks))
+	first := unsafe.Add(unsafe.Pointer(p), C.sizeof_struct_gputune_page)
+	return unsafe.Slice((*C.struct_gputune_task)(first), int(p.tasks))
 }
 
-func (p page) request() step.Request {
+func (p *page) request() step.Request {
 	environment := make(map[string]string)
 	for variable := range strings.SplitSeq(C.GoStringN(&p.environment[0], C.int(p.environment_size)), "\x00") {
 		if name, value, found := strings.Cut(variable, "="); found {
@@ -43,31 +43,31 @@ func (p page) request() step.Request {
 	}
 }
 
-func (p page) opened(s *step.Step) error {
+func (p *page) opened(s *step.Step) error {
 	if len(s.Machine.GPUs) > len(p.gpu) || len(s.Order) > len(p.order) {
 		return fmt.Errorf("%d GPUs, %d of Slurm's: at most %d are supported", len(s.Machine.GPUs), len(s.Order), len(p.gpu))
 	}
 	put(p.log[:], strings.Join(s.Log, "\n"))
 	p.strict = 0
-	if s.Bind.Strict {
+	if s.Option.Strict {
 		p.strict = 1
 	}
 	p.report = map[option.Report]C.uint32_t{
 		option.ReportWarnings: C.GPUTUNE_REPORT_WARNINGS,
 		option.ReportVerbose:  C.GPUTUNE_REPORT_VERBOSE,
 		option.ReportQuiet:    C.GPUTUNE_REPORT_QUIET,
-	}[s.Bind.Report]
+	}[s.Option.Report]
 	p.mem = map[placement.MemMode]C.uint32_t{
 		placement.MemNone:       C.GPUTUNE_MEM_NONE,
 		placement.MemPrefer:     C.GPUTUNE_MEM_PREFER,
 		placement.MemBind:       C.GPUTUNE_MEM_BIND,
 		placement.MemInterleave: C.GPUTUNE_MEM_INTERLEAVE,
-	}[s.Bind.Policy.Mem]
+	}[s.Option.Policy.Mem]
 	p.pairing = map[placement.GPUMode]C.uint32_t{
 		placement.GPUsAuto:  C.GPUTUNE_GPUS_AUTO,
 		placement.GPUsAll:   C.GPUTUNE_GPUS_ALL,
 		placement.GPUsLocal: C.GPUTUNE_GPUS_LOCAL,
-	}[s.Bind.Policy.GPUs]
+	}[s.Option.Policy.GPUs]
 	put(p.keep_cpus[:], s.KeepCPUs)
 	put(p.keep_mems[:], s.KeepMems)
 	p.gpus = C.uint32_t(len(s.Machine.GPUs))
@@ -93,7 +93,7 @@ func (p page) opened(s *step.Step) error {
 
 // openDevices opens the GPUs' device files for the probe: O_PATH neither asks
 // the driver nor wakes the GPU.
-func (p page) openDevices(s *step.Step) error {
+func (p *page) openDevices(s *step.Step) error {
 	for i, device := range s.Devices {
 		if device == "" {
 			continue
@@ -108,7 +108,7 @@ func (p page) openDevices(s *step.Step) error {
 	return nil
 }
 
-func (p page) closeDevices() {
+func (p *page) closeDevices() {
 	for i := range p.gpus {
 		if fd := p.gpu[i].fd; fd >= 0 {
 			_ = unix.Close(int(fd)) // O_PATH: there is nothing to flush
@@ -124,7 +124,7 @@ var localities = map[placement.Locality]C.uint32_t{
 	placement.Unknown: C.GPUTUNE_UNKNOWN,
 }
 
-func (p page) bound(s *step.Step, result step.Result) {
+func (p *page) bound(s *step.Step, result step.Result) {
 	put(p.log[:], strings.Join(s.Log, "\n"))
 	p.step_gpus = gpuMask(result.GPUs)
 	for _, share := range result.Shares {
@@ -140,7 +140,7 @@ func (p page) bound(s *step.Step, result step.Result) {
 		put(slot.warnings[:], strings.Join(lines, "\n"))
 	}
 	for i, outcome := range result.Tasks {
-		slot := &p.tasks()[i]
+		slot := &p.slots()[i]
 		slot.sees = gpuMask(outcome.Sees)
 		if outcome.ByEnvironment {
 			slot.by_environment = 1

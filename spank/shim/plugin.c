@@ -12,9 +12,11 @@
 #ifndef GPUTUNE_SLURM_RELEASE
 #error "compile with -DGPUTUNE_SLURM_RELEASE=0xMMmmuu (major, minor, micro)"
 #endif
-const char plugin_name[] = "gputune";
-const char plugin_type[] = "spank";
-const unsigned int plugin_version = GPUTUNE_SLURM_RELEASE;
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT const char plugin_name[] = "gputune";
+EXPORT const char plugin_type[] = "spank";
+EXPORT const unsigned int plugin_version = GPUTUNE_SLURM_RELEASE;
 
 #ifndef GPUTUNE_CORE
 #error "compile with -DGPUTUNE_CORE=\"path of libgputune.so\""
@@ -86,7 +88,7 @@ static struct spank_option option = {
 	.cb = option_given,
 };
 
-int slurm_spank_init(spank_t sp, int ac, char **av)
+EXPORT int slurm_spank_init(spank_t sp, int ac, char **av)
 {
 	switch (spank_context()) {
 	case S_CTX_LOCAL:
@@ -103,7 +105,7 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
 	return ESPANK_SUCCESS;
 }
 
-int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
+EXPORT int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 {
 	(void)ac;
 	(void)av;
@@ -112,7 +114,7 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 	return ESPANK_SUCCESS;
 }
 
-int slurm_spank_task_post_fork(spank_t sp, int ac, char **av)
+EXPORT int slurm_spank_task_post_fork(spank_t sp, int ac, char **av)
 {
 	(void)ac;
 	(void)av;
@@ -120,7 +122,7 @@ int slurm_spank_task_post_fork(spank_t sp, int ac, char **av)
 	return ESPANK_SUCCESS;
 }
 
-int slurm_spank_task_init(spank_t sp, int ac, char **av)
+EXPORT int slurm_spank_task_init(spank_t sp, int ac, char **av)
 {
 	(void)ac;
 	(void)av;
@@ -129,7 +131,7 @@ int slurm_spank_task_init(spank_t sp, int ac, char **av)
 	return ESPANK_SUCCESS;
 }
 
-int slurm_spank_exit(spank_t sp, int ac, char **av)
+EXPORT int slurm_spank_exit(spank_t sp, int ac, char **av)
 {
 	(void)sp;
 	(void)ac;

@@ -367,7 +367,7 @@ func demoDual() Description {
 func h200VM() Description {
 	return Description{
 		Name: "h200-vm", Met: "virtual machine with one passed-through H200, 16 CPUs",
-		Threads: 2, SiblingStep: 1, L3Cores: 8, Driver: "580.159.04", Virtual: true,
+		L3Cores: 16, Driver: "580.159.04", Virtual: true,
 		Packages: []Package{{0, "0-15"}},
 		Nodes:    []Node{{0, "0-15", 128721}},
 		GPUs: []GPU{{

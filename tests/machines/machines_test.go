@@ -53,7 +53,7 @@ var published = map[string]struct {
 	"workstation": {"1 nodes, 1 packages, 32 cores, 8 L3", []string{"0: 0-63", "0: 0-63"}},
 	"smt-off":     {"2 nodes, 2 packages, 24 cores, 2 L3", []string{"0: 0-11", "1: 12-23"}},
 	"epyc-nps1":   {"2 nodes, 2 packages, 128 cores, 16 L3", []string{"0: 0-63", "1: 64-127"}},
-	"h200-vm":     {"1 nodes, 1 packages, 8 cores, 1 L3", []string{"0: 0-15"}},
+	"h200-vm":     {"1 nodes, 1 packages, 16 cores, 1 L3", []string{"0: 0-15"}},
 	"job-cpuset":  {"2 nodes, 2 packages, 24 cores, 2 L3", []string{"0: 0-11", "0: 0-11", "1: 12-23", "1: 12-23"}},
 	// Made up, and what they are for.
 	"gpu-at-minus-one": {"2 nodes, 2 packages, 16 cores, 2 L3", []string{"0: 0-7,16-23", ": 0-31"}},

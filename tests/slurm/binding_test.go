@@ -18,13 +18,13 @@ import (
 func TestConstrainedTasksFollowTheirGPU(t *testing.T) {
 	s := need(t, constrained)
 	for name, arguments := range map[string][]string{
-		"one GPU each":         {"-n4", "-O", "--gpus-per-task=1"},
-		"crossed over":         {"-n2", "--gpus=4", "--gpu-bind=map_gpu:3,2"},
-		"crossed over, four":   {"-n4", "-O", "--gpus=4", "--gpu-bind=map_gpu:3,1,2,0"},
-		"environment is silly": {"-n2", "--gpus=4", "--gpu-bind=mask_gpu:0x8,0x1"},
+		"one GPU each":         {"--gpus-per-task=1"},
+		"crossed over":         {"--gpu-bind=map_gpu:3,1,2,0"},
+		"all on one":           {"--gpu-bind=map_gpu:3"},
+		"environment is silly": {"--gpu-bind=mask_gpu:0x8,0x1,0x4,0x2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tasks, stderr := steps(t, s, append(arguments, "--gpu-numa-bind=verbose")...)
+			tasks, stderr := fourTasks(t, s, append(arguments, "--gpu-numa-bind=verbose")...)
 			for id, f := range tasks {
 				if len(f["open"]) != 1 {
 					t.Fatalf("task %s may open %q, want one device", id, f["open"])
@@ -65,7 +65,7 @@ func TestWithoutTheOptionNothingChanges(t *testing.T) {
 // Without constrained devices the task's own CUDA_VISIBLE_DEVICES tells.
 func TestUnconstrainedTasksFollowTheirEnvironment(t *testing.T) {
 	s := need(t, open)
-	tasks, stderr := steps(t, s, "-n4", "-O", "--gpus=4", "--gpu-bind=map_gpu:3,1,2,0", "--gpu-numa-bind=verbose")
+	tasks, stderr := fourTasks(t, s, "--gpu-bind=map_gpu:3,1,2,0", "--gpu-numa-bind=verbose")
 	for id, f := range tasks {
 		want := []string{"3", "1", "2", "0"}[id[0]-'0']
 		if f["cvd"] != want {
@@ -83,7 +83,7 @@ func TestTasksThatSeeAllGPUsArePaired(t *testing.T) {
 		if s == nil {
 			continue
 		}
-		tasks, stderr := steps(t, s, "-n4", "-O", "--gpus=4", "--gpu-bind=none", "--gpu-numa-bind=verbose")
+		tasks, stderr := fourTasks(t, s, "--gpu-bind=none", "--gpu-numa-bind=verbose")
 		for id, f := range tasks {
 			gpu := s.Machine.GPUs[id[0]-'0']
 			if f["open"] != "0123" || f["gpus"] != gpu.PCI || f["cpus"] != cpuOf(gpu.Nodes.String()) {

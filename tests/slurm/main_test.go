@@ -111,11 +111,22 @@ type facts map[string]string
 // what else came on standard error.
 func steps(t *testing.T, s *site.Site, arguments ...string) (map[string]facts, string) {
 	t.Helper()
-	command := s.Command("srun", append(arguments, "sh", "-c", show)...)
+	return stepsOf(t, s, s.Command("srun", append(arguments, "sh", "-c", show)...))
+}
+
+// fourTasks is steps for four tasks on the node's two CPUs.
+func fourTasks(t *testing.T, s *site.Site, arguments ...string) (map[string]facts, string) {
+	t.Helper()
+	job := append([]string{"-Q", "-n2", "--gpus=4", "srun", "-n4", "-O"}, arguments...)
+	return stepsOf(t, s, s.Command("salloc", append(job, "sh", "-c", show)...))
+}
+
+func stepsOf(t *testing.T, s *site.Site, command *bed.Cmd) (map[string]facts, string) {
+	t.Helper()
 	command.Env = []string{"DEVICES=" + s.Dir + "/dev"}
 	result, err := command.Run(t.Context())
 	if err != nil || result.Code != 0 {
-		t.Fatalf("srun %s: code %d, %v\nstdout: %s\nstderr: %s", strings.Join(arguments, " "), result.Code, err, result.Stdout, result.Stderr)
+		t.Fatalf("%s %s: code %d, %v\nstdout: %s\nstderr: %s", command.Name, strings.Join(command.Args, " "), result.Code, err, result.Stdout, result.Stderr)
 	}
 	return parse(t, result.Stdout), result.Stderr
 }

@@ -219,9 +219,9 @@ func (b *Bed) waitForNode(ctx context.Context) error {
 		}
 		state, reason, err := b.NodeState(ctx)
 		switch {
-		case err == nil && state == "idle":
+		case err == nil && state == "IDLE":
 			return nil
-		case err == nil && (state == "inval" || strings.HasPrefix(state, "drain")):
+		case err == nil && hopeless(state) && !strings.Contains(state, "DOWN"):
 			return fmt.Errorf("bed: node %s is %s: %s", b.Node, state, reason)
 		}
 		if sleep(ctx, 20*time.Millisecond) != nil {

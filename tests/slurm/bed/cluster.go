@@ -52,19 +52,40 @@ func parseJobs(text string) ([]Job, error) {
 	return jobs, nil
 }
 
-// NodeState returns the node's state as sinfo says it (idle, mixed, allocated,
-// completing, draining, drained, down …; with an asterisk at its end if slurmd
-// does not respond) and why it is drained or down, "none" if it is not.
+// NodeState returns the node's state as scontrol shows it and why it is drained
+// or down, "" if it is not. The state is IDLE, MIXED, ALLOCATED, DOWN …, with an
+// asterisk if slurmd does not respond, and with flags such as +DRAIN,
+// +COMPLETING; a node that is drained and runs nothing is IDLE+DRAIN.
+//
+// It is not sinfo that is asked: after a restart of slurmctld, that of Slurm
+// 22.05 goes on showing the CPUs that were in use then.
 func (b *Bed) NodeState(ctx context.Context) (state, reason string, err error) {
-	text, err := b.query(ctx, "sinfo", "--noheader", "--Node", "--nodes="+b.Node, "--format=%T|%E")
+	text, err := b.query(ctx, "scontrol", "show", "node", b.Node)
 	if err != nil {
 		return "", "", err
 	}
-	state, reason, found := strings.Cut(strings.TrimSpace(text), "|")
-	if !found {
-		return "", "", fmt.Errorf("bed: sinfo printed %q: want a state and a reason", text)
+	if state, reason = parseNode(text); state == "" {
+		return "", "", fmt.Errorf("bed: scontrol shows no state of node %s: %q", b.Node, text)
 	}
 	return state, reason, nil
+}
+
+func parseNode(text string) (state, reason string) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if value, found := strings.CutPrefix(line, "State="); found {
+			state, _, _ = strings.Cut(value, " ")
+		}
+		if value, found := strings.CutPrefix(line, "Reason="); found {
+			reason = value
+		}
+	}
+	return state, reason
+}
+
+// hopeless reports whether a node in this state gets no more jobs.
+func hopeless(state string) bool {
+	return strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "INVAL") || strings.Contains(state, "FAIL")
 }
 
 // WaitIdle returns when no job is left, the node is idle and the last
@@ -83,9 +104,9 @@ func (b *Bed) WaitIdle(ctx context.Context) error {
 		stepds := b.Stepds()
 		if errJobs == nil && errState == nil && len(jobs) == 0 && len(stepds) == 0 {
 			switch {
-			case state == "idle":
+			case state == "IDLE":
 				return nil
-			case strings.HasPrefix(state, "drained"), strings.HasPrefix(state, "down"), strings.HasPrefix(state, "inval"):
+			case hopeless(state):
 				return fmt.Errorf("bed: node %s is %s: %s", b.Node, state, reason)
 			}
 		}

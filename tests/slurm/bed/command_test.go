@@ -78,7 +78,7 @@ func TestInteractiveShell(t *testing.T) {
 		steps := []exchange{
 			{"", "ready> "},
 			{"tty && stty size\r", "24 80"},
-			{"echo $((6*7))\r", "\n42\r\n"},
+			{"echo $((6*7))\r", "42\r\n"},
 			{"sleep 1000; echo status $?\r", ""},
 			{"\x03", "^C"},
 			{"echo after $((50+50))\r", "after 100"},

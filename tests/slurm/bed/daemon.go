@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -218,28 +217,28 @@ func (b *Bed) watch(d *daemon) {
 	}
 }
 
-// waitForAnswer returns when a daemon takes connections.
+// waitForAnswer returns when a daemon listens. Connecting would tell as well, but
+// leave lines of an error in the daemons' logs.
 func (b *Bed) waitForAnswer(ctx context.Context, d *daemon) error {
-	network, address := "tcp", ""
-	switch d.name {
-	case Munged:
-		network, address = "unix", filepath.Join(b.Dir, "run", "munge.sock")
-	case Slurmctld:
-		address = fmt.Sprintf("127.0.0.1:%d", b.ports[0])
-	case Slurmd:
-		address = fmt.Sprintf("127.0.0.1:%d", b.ports[1])
-	}
 	for {
 		if err := d.ended(); err != nil {
 			return err
 		}
-		var dialer net.Dialer
-		conn, err := dialer.DialContext(ctx, network, address)
-		if err == nil {
-			return conn.Close()
+		var listening bool
+		var err error
+		switch d.name {
+		case Munged:
+			listening, err = b.proc.listensUnix(filepath.Join(b.Dir, "run", "munge.sock"))
+		case Slurmctld:
+			listening, err = b.proc.listensTCP(b.ports[0])
+		case Slurmd:
+			listening, err = b.proc.listensTCP(b.ports[1])
+		}
+		if err != nil || listening {
+			return err
 		}
 		if sleep(ctx, 5*time.Millisecond) != nil {
-			return fmt.Errorf("bed: %s does not answer: %w: %w", d.name, err, context.Cause(ctx))
+			return fmt.Errorf("bed: %s does not listen: %w", d.name, context.Cause(ctx))
 		}
 	}
 }
@@ -282,7 +281,7 @@ func (b *Bed) Restart(ctx context.Context, daemon string) error {
 	}
 	for {
 		state, reason, err := b.NodeState(ctx)
-		if err == nil && !strings.HasPrefix(state, "unk") && !strings.HasPrefix(state, "down") && !strings.HasSuffix(state, "*") {
+		if err == nil && !strings.Contains(state, "UNKNOWN") && !strings.Contains(state, "DOWN") && !strings.Contains(state, "*") {
 			return nil
 		}
 		if sleep(ctx, 20*time.Millisecond) != nil {

@@ -44,8 +44,9 @@ func (b *Bed) Stepds() []int {
 //	process  a slurmstepd, a task, a Prolog or Epilog, or anything they started
 //	cgroup   a folder of a job, step or task
 //	spool    a file in slurmd's spool folder that is a job's or step's
-//	shm      a file in /dev/shm that was not there at the start and that no
-//	         process of somebody else has open; whoever made it
+//	shm      a shared memory object or semaphore (shm_open(3), sem_open(3)) that
+//	         was not there at the start and that no process of somebody else
+//	         has open; who has made it is not to be found out
 //	error    why it could not be found out
 func (b *Bed) LeftBehind() []string {
 	var left []string
@@ -98,14 +99,15 @@ func leftInSpool(spool string) ([]string, error) {
 }
 
 func (b *Bed) leftInShm(own map[int]bool) ([]string, error) {
-	names, err := listNames(shmRoot)
-	if err != nil {
-		return nil, err
+	entries, err := os.ReadDir(shmRoot)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("bed: %w", err)
 	}
 	fresh := map[string]bool{}
-	for name := range names {
-		if !b.shmNames[name] {
-			fresh[filepath.Join(shmRoot, name)] = true
+	for _, entry := range entries {
+		// Folders are somebody's working space in memory, made by hand.
+		if entry.Type().IsRegular() && !b.shmNames[entry.Name()] {
+			fresh[filepath.Join(shmRoot, entry.Name())] = true
 		}
 	}
 	if len(fresh) == 0 {

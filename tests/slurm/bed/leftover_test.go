@@ -83,7 +83,7 @@ func TestRunningStepIsSeen(t *testing.T) {
 		t.Errorf("Stepds %v, want one", got)
 	}
 	state, _, err := b.NodeState(t.Context())
-	if err != nil || (state != "mixed" && state != "allocated") {
+	if err != nil || (state != "MIXED" && state != "ALLOCATED") {
 		t.Errorf("node is %q, %v", state, err)
 	}
 }

@@ -59,7 +59,7 @@ func bench(ctx context.Context, rounds int) (err error) {
 	for _, k := range kinds {
 		result, err := k.site.Run(ctx, "salloc", "--no-shell", "-n2", "--gpus=4", "--overcommit", "--oversubscribe")
 		if err != nil || result.Code != 0 {
-			return fmt.Errorf("salloc: code %d, %w: %s", result.Code, err, result.Stderr)
+			return fmt.Errorf("salloc: code %d, %v: %s", result.Code, err, result.Stderr)
 		}
 		for field := range strings.FieldsSeq(result.Stderr) {
 			if _, err := strconv.Atoi(field); err == nil {
@@ -76,7 +76,7 @@ func bench(ctx context.Context, rounds int) (err error) {
 			begin := time.Now()
 			result, err := k.site.Run(ctx, "srun", slices.Concat(k.option, []string{"--jobid=" + k.job, "-n8", "-O", "true"})...)
 			if err != nil || result.Code != 0 {
-				return fmt.Errorf("srun: code %d, %w: %s", result.Code, err, result.Stderr)
+				return fmt.Errorf("srun: code %d, %v: %s", result.Code, err, result.Stderr)
 			}
 			if round > 0 { // the first warms up
 				k.times = append(k.times, time.Since(begin))

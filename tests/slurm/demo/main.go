@@ -41,9 +41,9 @@ func demo(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.Close()) }()
 
 	describe(s)
-	// GPUs dealt out as a site might: Slurm binds the tasks to CPUs without
-	// regard to them.
-	job := []string{"-n4", "-O", "--gpus=4", "--gpu-bind=map_gpu:3,2,1,0"}
+	// Four tasks share two CPUs, and their GPUs are dealt out as a user might:
+	// Slurm binds the tasks to CPUs without regard to that.
+	job := []string{"-Q", "-n2", "--gpus=4", "srun", "-n4", "-O", "--gpu-bind=map_gpu:3,2,1,0"}
 	before, err := run(ctx, s, job)
 	if err != nil {
 		return err
@@ -52,9 +52,9 @@ func demo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n$ srun %s …\n", strings.Join(job, " "))
+	fmt.Printf("\n$ salloc %s …\n", strings.Join(job, " "))
 	table(s, before)
-	fmt.Printf("\n$ srun %s --gpu-numa-bind …\n", strings.Join(job, " "))
+	fmt.Printf("\n$ salloc %s --gpu-numa-bind …\n", strings.Join(job, " "))
 	table(s, after)
 	local := 0
 	for _, task := range after {
@@ -82,11 +82,14 @@ case $gpu in ,?) gpu=${gpu#,};; *) gpu=$CUDA_VISIBLE_DEVICES;; esac
 echo "$SLURM_PROCID $gpu $(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status) $(sed -n '1s/^[^ ]* \([^ ]*\).*/\1/p' /proc/self/numa_maps)"`
 
 func run(ctx context.Context, s *site.Site, arguments []string) ([]task, error) {
-	command := s.Command("srun", append(arguments, "sh", "-c", look)...)
+	command := s.Command("salloc", append(arguments, "sh", "-c", look)...)
 	command.Env = []string{"DEVICES=" + s.Dir + "/dev"}
 	result, err := command.Run(ctx)
-	if err != nil || result.Code != 0 {
-		return nil, fmt.Errorf("srun: code %d, %w: %s", result.Code, err, result.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	if result.Code != 0 {
+		return nil, fmt.Errorf("salloc: code %d: %s", result.Code, result.Stderr)
 	}
 	tasks := make([]task, strings.Count(result.Stdout, "\n"))
 	for line := range strings.Lines(result.Stdout) {

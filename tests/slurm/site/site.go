@@ -52,14 +52,14 @@ func Tree() (string, error) {
 
 // Release returns the major.minor of the Slurm that is installed.
 func Release() (string, error) {
-	output, err := exec.Command("srun", "--version").Output()
+	output, err := exec.Command("slurmd", "-V").Output() // the only program that asks no configuration first
 	if err != nil {
-		return "", fmt.Errorf("srun --version: %w", err)
+		return "", fmt.Errorf("slurmd -V: %w", err)
 	}
 	_, version, _ := strings.Cut(strings.TrimSpace(string(output)), " ") // "slurm-wlm 22.05.8"
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {
-		return "", fmt.Errorf("srun --version: %q: want slurm MAJOR.MINOR.MICRO", output)
+		return "", fmt.Errorf("slurmd -V: %q: want slurm MAJOR.MINOR.MICRO", output)
 	}
 	return parts[0] + "." + parts[1], nil
 }
