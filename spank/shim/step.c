@@ -84,16 +84,15 @@ static void copy_environment(spank_t sp, uint32_t step)
 
 static bool has_gpu(spank_t sp)
 {
+	static const char *const names[] = { "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES" };
 	char value[2];
-	spank_err_t found[3] = {
-		spank_getenv(sp, "SLURM_STEP_GPUS", value, sizeof(value)),
-		spank_getenv(sp, "SLURM_JOB_GPUS", value, sizeof(value)),
-		spank_getenv(sp, "CUDA_VISIBLE_DEVICES", value, sizeof(value)),
-	};
 
-	for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++)
-		if (found[i] == ESPANK_SUCCESS || found[i] == ESPANK_NOSPACE)
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		spank_err_t found = spank_getenv(sp, names[i], value, sizeof(value));
+
+		if (found == ESPANK_SUCCESS || found == ESPANK_NOSPACE)
 			return true;
+	}
 	return false;
 }
 

@@ -190,10 +190,10 @@ static void compose(struct outcome *o, uint64_t gpus, uint32_t local)
 static void read_plan(spank_t sp, struct outcome *o, uint32_t local)
 {
 	char list[GPUTUNE_TEXT] = "";
-	bool understood = true, listed;
+	bool understood = true;
+	bool listed = spank_getenv(sp, "CUDA_VISIBLE_DEVICES", list, sizeof(list)) == ESPANK_SUCCESS;
 	uint64_t gpus;
 
-	listed = spank_getenv(sp, "CUDA_VISIBLE_DEVICES", list, sizeof(list)) == ESPANK_SUCCESS;
 	gpus = devices_listed(o->page, o->task->sees, list, &understood);
 	if (o->task->by_environment) {
 		if (!understood) {
@@ -205,7 +205,10 @@ static void read_plan(spank_t sp, struct outcome *o, uint32_t local)
 			text_add(&text, " names a GPU that is not known");
 			warn(o, buffer);
 		}
-		compose(o, listed ? gpus : 0, local);
+		/* Not set, as after --gpu-bind=none: CUDA sees every GPU. */
+		if (!listed && spank_getenv(sp, "SLURM_GPUS_ON_NODE", list, sizeof(list)) == ESPANK_SUCCESS)
+			gpus = o->page->step_gpus;
+		compose(o, gpus, local);
 		note(o, "affinity alone: devices are not constrained, so the task's GPUs are known too late for its cpuset");
 		return;
 	}

@@ -51,8 +51,8 @@ func (p *parameters) setLine(line string) error {
 	}
 	key, value, found := strings.Cut(line, "=")
 	key = strings.TrimSpace(key)
-	if !found || key == "" || strings.ContainsAny(key, " \t") {
-		return fmt.Errorf("bed: Options.ExtraSlurmConf %q: want Parameter=value", line)
+	if !found || key == "" || strings.ContainsAny(key, " \t") || strings.ContainsAny(line, "\r\n") {
+		return fmt.Errorf("bed: Options.ExtraSlurmConf %q: want Parameter=value in one line", line)
 	}
 	if containsKey(reserved, key) {
 		return fmt.Errorf("bed: Options.ExtraSlurmConf %q: %s is the bed's own", line, key)

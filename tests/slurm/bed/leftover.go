@@ -121,12 +121,9 @@ func (b *Bed) leftInShm(own map[int]bool) ([]string, error) {
 		if own[p.pid] {
 			continue
 		}
-		inUse := func(path string) bool {
+		for _, path := range append(b.proc.openFiles(p.pid), b.proc.mappedFiles(p.pid)...) {
 			delete(fresh, path)
-			return false // look at all of them
 		}
-		b.proc.hasOpen(p.pid, inUse)
-		b.proc.hasMapped(p.pid, inUse)
 	}
 	left := make([]string, 0, len(fresh))
 	for path := range fresh {
@@ -214,7 +211,7 @@ func (b *Bed) marked(p process) bool {
 	if !strings.HasPrefix(program, "slurmstepd") && !strings.HasPrefix(program, "slurmd") {
 		return false
 	}
-	return b.proc.hasOpen(p.pid, func(path string) bool { return strings.HasPrefix(path, b.Dir+"/") })
+	return slices.ContainsFunc(b.proc.openFiles(p.pid), func(path string) bool { return strings.HasPrefix(path, b.Dir+"/") })
 }
 
 // killProcesses ends all processes of the bed but living daemons.

@@ -137,34 +137,37 @@ func (p procfs) program(pid int) string {
 	return filepath.Base(path)
 }
 
-// hasOpen reports whether a process has a file open whose path accept accepts.
-func (p procfs) hasOpen(pid int, accept func(path string) bool) bool {
+// openFiles are the paths of the files that a process has open, and for sockets
+// and pipes what stands in their place.
+func (p procfs) openFiles(pid int) []string {
 	entries, err := os.ReadDir(p.path(pid, "fd"))
 	if err != nil {
-		return false
+		return nil
 	}
+	var paths []string
 	for _, entry := range entries {
 		path, err := os.Readlink(p.path(pid, filepath.Join("fd", entry.Name())))
-		if err == nil && accept(path) {
-			return true
+		if err == nil {
+			paths = append(paths, path)
 		}
 	}
-	return false
+	return paths
 }
 
-// hasMapped is hasOpen for files mapped into memory.
-func (p procfs) hasMapped(pid int, accept func(path string) bool) bool {
+// mappedFiles are the paths of the files that a process has mapped into memory.
+func (p procfs) mappedFiles(pid int) []string {
 	text, err := os.ReadFile(p.path(pid, "maps"))
 	if err != nil {
-		return false
+		return nil
 	}
+	var paths []string
 	for line := range strings.Lines(string(text)) {
 		// address, permissions, offset, device, inode, path
-		if _, path, found := strings.Cut(line, " /"); found && accept("/"+strings.TrimSuffix(path, "\n")) {
-			return true
+		if _, path, found := strings.Cut(line, " /"); found {
+			paths = append(paths, "/"+strings.TrimSuffix(path, "\n"))
 		}
 	}
-	return false
+	return paths
 }
 
 // commandLine is what ps shows.
