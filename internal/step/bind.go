@@ -143,11 +143,24 @@ func (s *Step) stepGPUs(managed idset.Set, tasks []Outcome) idset.Set {
 	return managed
 }
 
+// policy is what was asked for, less what the user decided by other options:
+// what is left alone cannot be had otherwise than asked.
+func (s *Step) policy() placement.Policy {
+	policy := s.Option.Policy
+	if s.KeepCPUs != "" {
+		policy.CPUs = placement.CPUsNone
+	}
+	if s.KeepMems != "" {
+		policy.Mem = placement.MemNone
+	}
+	return policy
+}
+
 // request says what was granted. CPUs are those of the step's cpuset where
 // Slurm constrains cores, else those that its tasks were bound to together:
 // then nothing but their affinity says what the step was given.
 func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
-	request := placement.Request{Policy: s.Option.Policy}
+	request := placement.Request{Policy: s.policy()}
 	for gpu := range result.GPUs.All() {
 		request.GPUs = append(request.GPUs, gpu)
 	}
@@ -183,10 +196,7 @@ func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
 // the task itself can set.
 func (s *Step) apply(task *Task, outcome *Outcome) {
 	cpus, mems := outcome.Binding.CPUs, idset.Set{}
-	if s.KeepCPUs != "" {
-		cpus = idset.Set{}
-	}
-	if s.KeepMems == "" && outcome.Binding.MemPolicy == placement.MemBind {
+	if outcome.Binding.MemPolicy == placement.MemBind {
 		mems = outcome.Binding.Mems
 	}
 	if s.Option.Enforce == option.EnforceCgroup && !(cpus.Empty() && mems.Empty()) {

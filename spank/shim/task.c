@@ -262,7 +262,7 @@ static void set_cpus(struct outcome *o)
 {
 	uint64_t now[GPUTUNE_CPU_WORDS];
 
-	if (o->page->keep_cpus[0] || !any(o->cpus, GPUTUNE_CPU_WORDS))
+	if (!any(o->cpus, GPUTUNE_CPU_WORDS))
 		return;
 	if (read_affinity(now) && memcmp(now, o->cpus, sizeof(now)) == 0)
 		return;
@@ -281,7 +281,7 @@ static void judge_locality(struct outcome *o)
 	uint64_t now[GPUTUNE_CPU_WORDS], near[GPUTUNE_CPU_WORDS] = { 0 };
 	bool inside = true;
 
-	if (!o->page->keep_cpus[0] && any(o->cpus, GPUTUNE_CPU_WORDS))
+	if (any(o->cpus, GPUTUNE_CPU_WORDS))
 		return;
 	o->locality = GPUTUNE_UNKNOWN;
 	for (uint32_t i = 0; i < o->page->gpus; i++)
@@ -323,7 +323,7 @@ static void set_memory(struct outcome *o)
 	int error;
 
 	o->mem = GPUTUNE_MEM_NONE;
-	if (o->page->keep_mems[0] || o->page->mem == GPUTUNE_MEM_NONE || !any(o->mems, GPUTUNE_NODE_WORDS))
+	if (o->page->mem == GPUTUNE_MEM_NONE || !any(o->mems, GPUTUNE_NODE_WORDS))
 		return;
 	error = set_policy(o, o->page->mem);
 	if (!error) {

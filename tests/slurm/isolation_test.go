@@ -183,7 +183,7 @@ func TestReleases(t *testing.T) {
 // descriptors, environment.
 func TestTaskIsUntouched(t *testing.T) {
 	without, with := need(t, plain), need(t, open)
-	script := `grep -E '^(Sig|Cap|NoNewPrivs|Seccomp|Groups|Umask|CoreDumping|THP)' /proc/self/status
+	script := `grep -E '^(Sig[PBIC]|Shd|Cap|NoNewPrivs|Seccomp|Groups|Umask|CoreDumping|THP)' /proc/self/status
 cat /proc/self/limits; for f in /proc/self/fd/*; do echo "fd ${f##*/}"; done; nice; ulimit -a; pwd
 env | grep -v -E '^(SLURM_|SLURMD_|HOSTNAME=|PWD=|OLDPWD=|_=|TMPDIR=|CUDA_|GPU_|ROCR_|ZE_|SRUN_)' | sort; env | cut -d= -f1 | grep SLURM | sort`
 	for name, more := range map[string][]string{
@@ -208,7 +208,7 @@ env | grep -v -E '^(SLURM_|SLURMD_|HOSTNAME=|PWD=|OLDPWD=|_=|TMPDIR=|CUDA_|GPU_|
 				kept = append(kept, line)
 			}
 			if text := strings.Join(kept, ""); text != want.Stdout {
-				t.Errorf("%s, %q: the task differs\nwith\n%s\nwithout\n%s", name, option, text, want.Stdout)
+				t.Errorf("%s, %q: the task differs: without the plugin and with it\n%s", name, option, differences(want.Stdout, text))
 			}
 			if (exported == 5) != (says != "") || (exported == 0) != (says == "") {
 				t.Errorf("%s, %q: %d variables exported", name, option, exported)
@@ -268,4 +268,18 @@ func TestDaemonisedSlurmd(t *testing.T) {
 	if tasks, _ := steps(t, s, "-n1", "--gpus=1", "--gpu-numa-bind"); tasks["0"]["glocality"] != "local" {
 		t.Errorf("after the restart: %v", tasks)
 	}
+}
+
+// differences returns the lines that only one of two texts has.
+func differences(a, b string) string {
+	var only strings.Builder
+	for _, side := range []struct{ mark, text, other string }{{"-", a, b}, {"+", b, a}} {
+		lines := slices.Collect(strings.Lines(side.other))
+		for line := range strings.Lines(side.text) {
+			if !slices.Contains(lines, line) {
+				only.WriteString(side.mark + line)
+			}
+		}
+	}
+	return only.String()
 }
