@@ -124,7 +124,7 @@ func (p Paths) Set(pid int, want Cpuset) (Confined, error) {
 // own returns why Set refuses, nil if it does not.
 func (p Paths) own(pid int) error {
 	if !p.Cpuset.None() {
-		return &NotOwnError{Reason: "with cgroup v1 Slurm's tasks share cpusets"}
+		return &NotOwnError{Reason: "the cpusets of cgroup v1 belong to whole steps"}
 	}
 	if exclusive, reason := p.V2.Exclusive(pid); !exclusive {
 		return &NotOwnError{Reason: reason}

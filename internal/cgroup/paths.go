@@ -39,9 +39,10 @@ var ErrGone = errors.New("its cgroup was removed")
 
 // Of returns the cgroups of process pid. It reads /proc/PID/cgroup and
 // /proc/self/mountinfo below root, "/" outside tests; the folders are below root
-// as well. An error says which file could not be read or understood, or that the
-// process's cgroup is not visible from here (a cgroup namespace); for a process
-// that does not exist errors.Is(err, fs.ErrNotExist) holds.
+// as well. An error says which file could not be read or understood, or that one of
+// the process's cgroups is not visible from here (a cgroup namespace); what was
+// found is returned beside it. For a process that does not exist
+// errors.Is(err, fs.ErrNotExist) holds.
 func Of(root string, pid int) (Paths, error) {
 	file := filepath.Join(root, "proc", strconv.Itoa(pid), "cgroup")
 	text, err := os.ReadFile(file)
@@ -61,16 +62,20 @@ func Of(root string, pid int) (Paths, error) {
 		return Paths{}, fmt.Errorf("%s: %w", file, err)
 	}
 	var paths Paths
-	for controller, place := range map[string]*Place{unified: &paths.V2, "devices": &paths.Devices, "cpuset": &paths.Cpuset} {
-		path, member := members[controller]
+	var errs []error
+	for _, hierarchy := range []struct {
+		controller string
+		place      *Place
+	}{{unified, &paths.V2}, {"devices", &paths.Devices}, {"cpuset", &paths.Cpuset}} {
+		path, member := members[hierarchy.controller]
 		if !member {
 			continue
 		}
-		if *place, err = locate(root, controller, path, mounts); err != nil {
-			return Paths{}, fmt.Errorf("cgroup of pid %d: %w", pid, err)
+		if *hierarchy.place, err = locate(root, hierarchy.controller, path, mounts); err != nil {
+			errs = append(errs, fmt.Errorf("cgroup of pid %d: %w", pid, err))
 		}
 	}
-	return paths, nil
+	return paths, errors.Join(errs...)
 }
 
 // unified stands for the v2 hierarchy where controllers are named.
@@ -206,13 +211,15 @@ func relative(base, path string) (string, bool) {
 }
 
 // DeviceProcs returns the cgroup.procs file of the cgroup in which Slurm
-// constrains the process's devices, "" if it is in none of Slurm's: a process
+// constrains the task's devices, "" if the process is in no task's: a process
 // that writes "0" there may open what the task may open. On v1, and on hybrid
 // systems, that moves it in the devices hierarchy alone.
 func (p Paths) DeviceProcs() string {
 	for _, place := range []Place{p.Devices, p.V2} {
-		if !place.None() && slurmPart(place.Path) >= 0 {
+		switch KindOf(place.Path) {
+		case Task, Special, Step:
 			return filepath.Join(place.Dir, procsFile)
+		default:
 		}
 	}
 	return ""

@@ -20,10 +20,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestGolden(t *testing.T) {
 	for _, description := range machines.All() {
 		t.Run(description.Name, func(t *testing.T) {
-			machine, err := description.Machine(t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			machine := machineOf(t, description)
 			var text strings.Builder
 			fmt.Fprintf(&text, "%s: %s\n", description.Name, description.Met)
 			for _, c := range cases(machine) {
@@ -49,6 +46,20 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
+}
+
+func machineOf(t testing.TB, description machines.Description) *topology.Machine {
+	t.Helper()
+	dir, remove, err := machines.Scratch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	machine, err := description.Machine(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return machine
 }
 
 type goldenCase struct {
@@ -146,10 +157,7 @@ func BenchmarkPlan(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			machine, err := description.Machine(b.TempDir())
-			if err != nil {
-				b.Fatal(err)
-			}
+			machine := machineOf(b, description)
 			if len(machine.GPUs) != 16 || machine.CPUs.Len() != 512 {
 				b.Fatalf("%d GPUs, %d CPUs", len(machine.GPUs), machine.CPUs.Len())
 			}

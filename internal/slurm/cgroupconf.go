@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -26,16 +27,21 @@ func DefaultCgroup() Cgroup {
 // could be read is returned beside an error, a *ConfigError or several joined;
 // of a missing file that is DefaultCgroup.
 func ReadCgroup(path string) (Cgroup, error) {
-	lines, err := readConf(path)
+	return parseCgroup(readConf(path))
+}
+
+// parseCgroup takes the result of readConf.
+func parseCgroup(lines []confLine, err error) (Cgroup, error) {
+	errs := []error{err}
 	conf := DefaultCgroup()
 	for _, line := range lines {
 		for _, pair := range line.pairs {
-			if bad := conf.set(pair); bad != nil && err == nil {
-				err = line.fail("%w", bad)
+			if err := conf.set(pair); err != nil {
+				errs = append(errs, line.fail("%w", err))
 			}
 		}
 	}
-	return conf, err
+	return conf, errors.Join(errs...)
 }
 
 func (c *Cgroup) set(pair confPair) error {

@@ -175,14 +175,14 @@ func FuzzConf(f *testing.F) {
 	f.Add("ClusterName=x\nNodeName=n[1-4] Gres=gpu:a:4(S:0-1),gpu:2\nNodeName=DEFAULT", "")
 	f.Add("AutoDetect=nvml\nNodeName=n1 Name=gpu MultipleFiles=, Count=1K", "Name=gpu File=[")
 	f.Fuzz(func(t *testing.T, main, other string) {
-		folder := t.TempDir()
-		for name, text := range map[string]string{"main": main, "other.conf": other} {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-				t.Skip(err)
+		r := confReader{read: func(path string) ([]byte, error) {
+			if path == "/etc/main" {
+				return []byte(main), nil
 			}
-		}
-		path := filepath.Join(folder, "main")
-		lines, _ := readConf(path)
+			return []byte(other), nil
+		}}
+		r.file("/etc/main", 0)
+		lines := r.lines
 		for _, line := range lines {
 			if len(line.pairs) == 0 {
 				t.Fatal("a line without pairs")
@@ -193,12 +193,11 @@ func FuzzConf(f *testing.F) {
 				}
 			}
 		}
-		conf, _ := ReadSlurm(path)
-		gres, _ := ReadGres(path)
-		gres.Declared = conf.DeclaredGPUs("n1")
-		_, _ = ReadCgroup(path)
+		_, _ = parseCgroup(lines, nil)
+		gres, _ := parseGres(lines, nil)
+		gres.Declared = parseSlurm(lines).DeclaredGPUs("n1")
 		for i, entry := range GPUOrder(gres, "n1", machine(4), nil) {
-			if entry.Index != i || entry.GPU < -1 || entry.GPU > 3 || (entry.GPU < 0) != (entry.Doubt != "" && entry.GPU < 0) {
+			if entry.Index != i || entry.GPU < -1 || entry.GPU > 3 || entry.GPU < 0 && entry.Doubt == "" {
 				t.Fatalf("entry %d: %+v", i, entry)
 			}
 		}

@@ -33,7 +33,11 @@ type GresRecord struct {
 // that Slurm would refuse to start with are left out. What could be read is
 // returned beside an error, a *ConfigError or several joined.
 func ReadGres(path string) (Gres, error) {
-	lines, err := readConf(path)
+	return parseGres(readConf(path))
+}
+
+// parseGres takes the result of readConf.
+func parseGres(lines []confLine, err error) (Gres, error) {
 	errs := []error{err}
 	var gres Gres
 	for _, line := range lines {

@@ -52,6 +52,10 @@ type DeclaredGPU struct {
 // could be read is returned beside an error, a *ConfigError or several joined.
 func ReadSlurm(path string) (Conf, error) {
 	lines, err := readConf(path)
+	return parseSlurm(lines), err
+}
+
+func parseSlurm(lines []confLine) Conf {
 	var conf Conf
 	gresDefault := ""
 	for _, line := range lines {
@@ -71,7 +75,7 @@ func ReadSlurm(path string) (Conf, error) {
 			conf.set(pair)
 		}
 	}
-	return conf, err
+	return conf
 }
 
 func (c *Conf) set(pair confPair) {

@@ -76,7 +76,8 @@ type Bed struct {
 	proc      procfs
 	cgroups   cgroupTree
 	keepDir   bool
-	shmNames  map[string]bool // in /dev/shm before the start
+	shmRoot   string          // /dev/shm outside of tests
+	shmNames  map[string]bool // in shmRoot before the start
 
 	mu       sync.Mutex
 	daemons  map[string]*daemon
@@ -120,6 +121,7 @@ func start(ctx context.Context, options Options) (_ *Bed, err error) {
 		nursery:  newNursery(),
 		proc:     procfs{root: procRoot},
 		cgroups:  cgroupTree{root: cgroupRoot, node: options.Node},
+		shmRoot:  shmRoot,
 		daemons:  map[string]*daemon{},
 		commands: map[*Cmd]struct{}{},
 	}
@@ -139,7 +141,7 @@ func start(ctx context.Context, options Options) (_ *Bed, err error) {
 	if err := b.makeDir(); err != nil {
 		return nil, err
 	}
-	if b.shmNames, err = listNames(shmRoot); err != nil {
+	if b.shmNames, err = listNames(b.shmRoot); err != nil {
 		return nil, fmt.Errorf("bed: %w", err)
 	}
 	for i := range b.ports {
@@ -219,9 +221,9 @@ func (b *Bed) waitForNode(ctx context.Context) error {
 		}
 		state, reason, err := b.NodeState(ctx)
 		switch {
-		case err == nil && state == "IDLE":
+		case err == nil && state == "idle":
 			return nil
-		case err == nil && hopeless(state) && !strings.Contains(state, "DOWN"):
+		case err == nil && hopeless(state) && !strings.Contains(state, "down"):
 			return fmt.Errorf("bed: node %s is %s: %s", b.Node, state, reason)
 		}
 		if sleep(ctx, 20*time.Millisecond) != nil {

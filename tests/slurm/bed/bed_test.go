@@ -42,6 +42,9 @@ func startBed(t *testing.T, options Options) *Bed {
 	return b
 }
 
+// ownNode is a node name that no other run of these tests has.
+func ownNode(name string) string { return name + strconv.Itoa(os.Getpid()) }
+
 // checkGone fails the test if anything of a stopped bed is left.
 func checkGone(t *testing.T, b *Bed) {
 	t.Helper()
@@ -305,7 +308,7 @@ func TestSecondBedOfOneNameWaits(t *testing.T) {
 // A node name that somebody else's slurmd has must be refused, and its
 // processes left alone.
 func TestForeignNodeOfOneName(t *testing.T) {
-	const node = "bedforeign"
+	node := ownNode("bedforeign")
 	folder := filepath.Join(cgroupRoot, "freezer", "slurm_"+node, "uid_0")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		t.Skip(err)
@@ -347,13 +350,14 @@ func TestFailedStart(t *testing.T) {
 		{"plugin", Options{PlugstackLines: []string{"required /nonexistent/plugin.so"}}, "/nonexistent/plugin.so"},
 		{"configuration", Options{ExtraSlurmConf: []string{"SlurmctldPort=1"}}, "SlurmctldPort is the bed's own"},
 	}
+	node := ownNode("bedfailing")
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			before, err := filepath.Glob(filepath.Join(os.TempDir(), dirPattern))
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.options.Node = "bedfailing"
+			c.options.Node = node
 			b, err := Start(t.Context(), c.options)
 			if errors.Is(err, ErrUnavailable) {
 				t.Skip(err)
@@ -370,14 +374,60 @@ func TestFailedStart(t *testing.T) {
 			}
 			for _, dir := range after {
 				text, _ := os.ReadFile(filepath.Join(dir, recordName))
-				if !slices.Contains(before, dir) && strings.Contains(string(text), "bedfailing") {
+				if !slices.Contains(before, dir) && strings.Contains(string(text), node) {
 					t.Errorf("folder %s is left", dir)
 				}
 			}
-			if folders, err := (cgroupTree{root: cgroupRoot, node: "bedfailing"}).folders(); len(folders) > 0 || err != nil {
+			if folders, err := (cgroupTree{root: cgroupRoot, node: node}).folders(); len(folders) > 0 || err != nil {
 				t.Errorf("cgroup folders are left: %v, %v", folders, err)
 			}
 		})
+	}
+}
+
+// Whenever Start is given up, it takes everything along.
+func TestInterruptedStart(t *testing.T) {
+	startBed(t, Options{}) // skips where there is no Slurm
+	node := ownNode("bedinterrupted")
+	ended := 0
+	for after := 5 * time.Millisecond; after < 200*time.Millisecond; after += after / 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		b, err := Start(ctx, Options{Node: node, ConstrainDevices: true})
+		cancel()
+		switch {
+		case err == nil:
+			if err := b.Stop(); err != nil {
+				t.Error(err)
+			}
+		case errors.Is(err, context.DeadlineExceeded):
+			ended++
+		default:
+			t.Errorf("given up after %s: %v", after, err)
+		}
+		dirs, err := filepath.Glob(filepath.Join(os.TempDir(), dirPattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range dirs {
+			if text, _ := os.ReadFile(filepath.Join(dir, recordName)); strings.Contains(string(text), node) {
+				t.Errorf("given up after %s: folder %s is left", after, dir)
+			}
+		}
+		if folders, err := (cgroupTree{root: cgroupRoot, node: node}).folders(); len(folders) > 0 || err != nil {
+			t.Errorf("given up after %s: cgroup folders are left: %v, %v", after, folders, err)
+		}
+		all, err := (procfs{root: procRoot}).list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range all {
+			if line := (procfs{root: procRoot}).commandLine(p); strings.Contains(line, " -N "+node+" ") {
+				t.Errorf("given up after %s: process %d is left: %s", after, p.pid, line)
+			}
+		}
+	}
+	if ended == 0 {
+		t.Error("no start was given up, so that nothing was tested")
 	}
 }
 
@@ -397,7 +447,7 @@ func TestFolderOfOnesOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second finds what the first has left
-		b := startBed(t, Options{Dir: dir, Node: "bedown"})
+		b := startBed(t, Options{Dir: dir, Node: ownNode("bedown")})
 		run(t, b, "srun", "true")
 		if err := b.Stop(); err != nil {
 			t.Fatal(err)
@@ -497,7 +547,7 @@ func TestDrainedNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(state, "DRAIN") {
+		if strings.Contains(state, "drain") {
 			if !strings.Contains(reason, "Prolog") {
 				t.Errorf("node is %s for %q, want the Prolog as the reason", state, reason)
 			}

@@ -52,10 +52,10 @@ func parseJobs(text string) ([]Job, error) {
 	return jobs, nil
 }
 
-// NodeState returns the node's state as scontrol shows it and why it is drained
-// or down, "" if it is not. The state is IDLE, MIXED, ALLOCATED, DOWN …, with an
-// asterisk if slurmd does not respond, and with flags such as +DRAIN,
-// +COMPLETING; a node that is drained and runs nothing is IDLE+DRAIN.
+// NodeState returns the node's state as scontrol shows it, in lower case, and why
+// it is drained or down, "" if it is not. The state is idle, mixed, allocated,
+// down …, with an asterisk if slurmd does not respond, and with flags such as
+// +drain, +completing; a node that is drained and runs nothing is idle+drain.
 //
 // It is not sinfo that is asked: after a restart of slurmctld, that of Slurm
 // 22.05 goes on showing the CPUs that were in use then.
@@ -74,7 +74,7 @@ func parseNode(text string) (state, reason string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if value, found := strings.CutPrefix(line, "State="); found {
-			state, _, _ = strings.Cut(value, " ")
+			state, _, _ = strings.Cut(strings.ToLower(value), " ")
 		}
 		if value, found := strings.CutPrefix(line, "Reason="); found {
 			reason = value
@@ -85,7 +85,7 @@ func parseNode(text string) (state, reason string) {
 
 // hopeless reports whether a node in this state gets no more jobs.
 func hopeless(state string) bool {
-	return strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "INVAL") || strings.Contains(state, "FAIL")
+	return strings.Contains(state, "drain") || strings.Contains(state, "down") || strings.Contains(state, "inval") || strings.Contains(state, "fail")
 }
 
 // WaitIdle returns when no job is left, the node is idle and the last
@@ -104,7 +104,7 @@ func (b *Bed) WaitIdle(ctx context.Context) error {
 		stepds := b.Stepds()
 		if errJobs == nil && errState == nil && len(jobs) == 0 && len(stepds) == 0 {
 			switch {
-			case state == "IDLE":
+			case state == "idle":
 				return nil
 			case hopeless(state):
 				return fmt.Errorf("bed: node %s is %s: %s", b.Node, state, reason)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -167,22 +168,20 @@ func TestSignalToSrun(t *testing.T) {
 
 func TestTimeoutEndsTheProcessGroup(t *testing.T) {
 	b := startBed(t, Options{Timeout: 500 * time.Millisecond})
-	result, err := b.Run(t.Context(), "sh", "-c", "trap '' TERM; sleep 1001 & echo $!; wait; wait; sleep 1002")
+	cmd := b.Command("sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait; sleep 1000")
+	result, err := cmd.Run(t.Context())
 	if !errors.Is(err, context.DeadlineExceeded) || result.Signal != unix.SIGKILL || result.Code != -1 {
 		t.Fatalf("want a killed command, got %v, %v", result, err)
 	}
 	if !strings.Contains(err.Error(), "500ms") {
 		t.Errorf("the error does not say how long the command ran: %v", err)
 	}
-	all, err := b.proc.list()
+	child, err := strconv.Atoi(strings.TrimSpace(result.Stdout))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range all {
-		if line := b.proc.commandLine(p); strings.HasSuffix(line, "sleep 1001") || strings.HasSuffix(line, "sleep 1002") {
-			t.Errorf("process %d is left: %s", p.pid, line)
-		}
-	}
+	waitEnded(t, b.proc, cmd.Pid())
+	waitEnded(t, b.proc, child)
 	// srun takes SIGTERM for an order to cancel its step.
 	result, err = b.Run(t.Context(), "srun", "sleep", "1000")
 	if !errors.Is(err, context.DeadlineExceeded) {

@@ -109,8 +109,9 @@ func (b *Bed) slurmConf() (parameters, error) {
 	p.set("SelectTypeParameters", "CR_Core")
 	p.set("SchedulerType", "sched/backfill")
 	// The defaults are made for a large cluster: a job could wait for half a
-	// minute although the node is free.
-	p.set("SchedulerParameters", "sched_interval=1,bf_interval=1,sched_min_interval=1")
+	// minute although the node is free. With these a batch job starts within the
+	// second that slurmctld's loop takes.
+	p.set("SchedulerParameters", "batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=1")
 	p.set("ReturnToService", "2")
 	p.set("MpiDefault", "none")
 	p.set("SwitchType", "switch/none")

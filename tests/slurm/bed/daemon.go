@@ -281,7 +281,7 @@ func (b *Bed) Restart(ctx context.Context, daemon string) error {
 	}
 	for {
 		state, reason, err := b.NodeState(ctx)
-		if err == nil && !strings.Contains(state, "UNKNOWN") && !strings.Contains(state, "DOWN") && !strings.Contains(state, "*") {
+		if err == nil && !strings.Contains(state, "unknown") && !strings.Contains(state, "down") && !strings.Contains(state, "*") {
 			return nil
 		}
 		if sleep(ctx, 20*time.Millisecond) != nil {

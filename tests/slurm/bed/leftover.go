@@ -99,7 +99,7 @@ func leftInSpool(spool string) ([]string, error) {
 }
 
 func (b *Bed) leftInShm(own map[int]bool) ([]string, error) {
-	entries, err := os.ReadDir(shmRoot)
+	entries, err := os.ReadDir(b.shmRoot)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("bed: %w", err)
 	}
@@ -107,7 +107,7 @@ func (b *Bed) leftInShm(own map[int]bool) ([]string, error) {
 	for _, entry := range entries {
 		// Folders are somebody's working space in memory, made by hand.
 		if entry.Type().IsRegular() && !b.shmNames[entry.Name()] {
-			fresh[filepath.Join(shmRoot, entry.Name())] = true
+			fresh[filepath.Join(b.shmRoot, entry.Name())] = true
 		}
 	}
 	if len(fresh) == 0 {

@@ -24,13 +24,27 @@ import (
 // file in /dev/shm are found, as whoever's they are, and Stop ends them.
 func TestLeftBehindIsFoundAndEnded(t *testing.T) {
 	b := startBed(t, Options{Prolog: "${DIR}/run/prolog"})
-	prolog := "#!/bin/sh\nsetsid --fork sleep 2001 </dev/null >/dev/null 2>&1\n"
+	// Slurm kills the process group when its leader has ended, so that one may
+	// end only once the other has left it.
+	escape := func(flag, seconds string) string {
+		return "PATH=/usr/bin:/bin; setsid --fork sh -c 'touch " + flag + "; exec sleep " + seconds + "' </dev/null >/dev/null 2>&1; until [ -e " + flag + " ]; do sleep 0.01; done\n"
+	}
+	flags := t.TempDir()
+	if err := errors.Join(os.Chmod(flags, 0o777), os.Chmod(filepath.Dir(flags), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	prolog := "#!/bin/sh\n" + escape(filepath.Join(flags, "prolog"), "2001")
 	if err := os.WriteFile(filepath.Join(b.Dir, "run", "prolog"), []byte(prolog), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	shm := filepath.Join(shmRoot, b.Node+".left")
-	t.Cleanup(func() { _ = os.Remove(shm) })
-	cmd := b.Command("srun", "--export=NONE", "/bin/sh", "-c", "PATH=/usr/bin:/bin; echo x >"+shm+"; setsid --fork sleep 2002 </dev/null >/dev/null 2>&1")
+	// Other programs' tests would find a file in /dev/shm as well.
+	b.shmRoot = filepath.Join(b.Dir, "work")
+	b.shmNames = map[string]bool{"old": true}
+	if err := os.WriteFile(filepath.Join(b.shmRoot, "old"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	shm := filepath.Join(b.shmRoot, "new")
+	cmd := b.Command("srun", "--export=NONE", "/bin/sh", "-c", "echo x >"+shm+"; "+escape(filepath.Join(flags, "task"), "2002"))
 	cmd.User = "nobody"
 	if result, err := cmd.Run(t.Context()); err != nil || !result.OK() {
 		t.Fatal(result, err)
@@ -83,7 +97,7 @@ func TestRunningStepIsSeen(t *testing.T) {
 		t.Errorf("Stepds %v, want one", got)
 	}
 	state, _, err := b.NodeState(t.Context())
-	if err != nil || (state != "MIXED" && state != "ALLOCATED") {
+	if err != nil || (state != "mixed" && state != "allocated") {
 		t.Errorf("node is %q, %v", state, err)
 	}
 }

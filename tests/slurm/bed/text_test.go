@@ -48,8 +48,8 @@ func TestParseJobs(t *testing.T) {
 
 func TestParseNode(t *testing.T) {
 	cases := []struct{ text, state, reason string }{
-		{"NodeName=n\n   CPUAlloc=0\n   State=IDLE ThreadsPerCore=1 TmpDisk=0\n   Partitions=main \n", "IDLE", ""},
-		{"NodeName=n\n   State=MIXED+DRAIN ThreadsPerCore=1\n   Reason=Prolog error [root@2026-01-01T00:00:00]\n", "MIXED+DRAIN", "Prolog error [root@2026-01-01T00:00:00]"},
+		{"NodeName=n\n   CPUAlloc=0\n   State=IDLE ThreadsPerCore=1 TmpDisk=0\n   Partitions=main \n", "idle", ""},
+		{"NodeName=n\n   State=MIXED+DRAIN ThreadsPerCore=1\n   Reason=Prolog error [root@2026-01-01T00:00:00]\n", "mixed+drain", "Prolog error [root@2026-01-01T00:00:00]"},
 		{"Node n not found\n", "", ""},
 	}
 	for _, c := range cases {
@@ -57,7 +57,7 @@ func TestParseNode(t *testing.T) {
 			t.Errorf("%q: got %q, %q, want %q, %q", c.text, state, reason, c.state, c.reason)
 		}
 	}
-	for state, wanted := range map[string]bool{"IDLE": false, "MIXED": false, "IDLE+COMPLETING": false, "IDLE+DRAIN": true, "DOWN*": true, "INVAL": true, "IDLE*": false} {
+	for state, wanted := range map[string]bool{"idle": false, "mixed": false, "idle+completing": false, "idle+drain": true, "down*": true, "inval": true, "idle*": false} {
 		if got := hopeless(state); got != wanted {
 			t.Errorf("%s is hopeless: got %t, want %t", state, got, wanted)
 		}

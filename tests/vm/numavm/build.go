@@ -34,7 +34,7 @@ func runBuild(ctx context.Context, folder, script string, args []string) error {
 		return fmt.Errorf("%s: %w", script, ctx.Err())
 	}
 	if err := os.Remove(filepath.Join(folder, buildPidFile)); err != nil {
-		return err //nolint:wrapcheck // names operation and path
+		return err
 	}
 	if c.err != nil {
 		return fmt.Errorf("%s %s: %w: %s", script, strings.Join(args, " "), c.err, out)

@@ -39,7 +39,7 @@ func startChild(cmd *exec.Cmd, pidFile string) (*child, error) {
 		close(c.done)
 	}()
 	if err := <-started; err != nil {
-		return nil, err //nolint:wrapcheck // names the program
+		return nil, err
 	}
 	c.process = cmd.Process
 	if err := writePidFile(pidFile, cmd.Process.Pid); err != nil {
@@ -72,9 +72,9 @@ func writePidFile(path string, pid int) error {
 	}
 	// Whole or not at all: this process may be killed at any moment.
 	if err := os.WriteFile(path+".new", fmt.Appendf(nil, "%d %s\n", pid, start), 0o644); err != nil {
-		return err //nolint:wrapcheck // names operation and path
+		return err
 	}
-	return os.Rename(path+".new", path) //nolint:wrapcheck // names operation and paths
+	return os.Rename(path+".new", path)
 }
 
 // startTime is when a process started, in clock ticks since boot: field 22 of /proc/<pid>/stat (proc_pid_stat(5)). With the
@@ -83,7 +83,7 @@ func startTime(pid int) (string, error) {
 	path := filepath.Join("/proc", strconv.Itoa(pid), "stat")
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return "", err //nolint:wrapcheck // names operation and path
+		return "", err
 	}
 	// Field 2 is the command in parentheses, and may hold spaces and parentheses itself.
 	rest := string(b[strings.LastIndexByte(string(b), ')')+1:])
@@ -99,7 +99,7 @@ func startTime(pid int) (string, error) {
 func killLeftover(pidFile string) error {
 	b, err := os.ReadFile(pidFile)
 	if err != nil {
-		return err //nolint:wrapcheck // names operation and path
+		return err
 	}
 	pidText, start, ok := strings.Cut(strings.TrimSpace(string(b)), " ")
 	pid, err := strconv.Atoi(pidText)

@@ -13,9 +13,6 @@ import (
 // ErrTimeout is in the error of a command that ran past its timeout.
 var ErrTimeout = errors.New("command ran past its timeout")
 
-// killGrace is how long the guest may take to report a command that it was to kill.
-const killGrace = time.Minute
-
 // Command is a program to run in the guest.
 type Command struct {
 	// Argv is the program and its arguments; the program is looked up in the guest's PATH, in which are the guest scripts
@@ -95,13 +92,13 @@ func (vm *VM) Exec(ctx context.Context, c Command) (Result, error) {
 
 // await waits for the status of a call that the guest ends itself after timeout. One that does not is a machine that hangs.
 func (s *session) await(ctx context.Context, id uint32, c *call, timeout time.Duration) (wire.Status, error) {
-	overdue := time.NewTimer(timeout + killGrace)
+	overdue := time.NewTimer(timeout + s.patience.kill)
 	defer overdue.Stop()
 	cancelled := ctx.Done()
 	for {
 		select {
 		case st := <-c.done:
-			return st, ctx.Err() //nolint:wrapcheck // the caller's own
+			return st, ctx.Err()
 		case <-s.dead:
 			select { // it may have ended just before the machine
 			case st := <-c.done:
@@ -111,12 +108,12 @@ func (s *session) await(ctx context.Context, id uint32, c *call, timeout time.Du
 			}
 		case <-cancelled:
 			cancelled = nil
-			overdue.Reset(killGrace)
+			overdue.Reset(s.patience.kill)
 			if err := s.out.Write(wire.Kill, id, nil); err != nil {
 				return wire.Status{Code: -1}, errors.Join(ctx.Err(), s.failed(err))
 			}
 		case <-overdue.C:
-			s.end(fmt.Sprintf("the guest did not end a command %s after it was due", killGrace))
+			s.end(fmt.Sprintf("the guest did not end a command %s after it was due", s.patience.kill))
 		}
 	}
 }
@@ -149,7 +146,7 @@ func (vm *VM) Put(ctx context.Context, path string, mode uint32, content io.Read
 			return fmt.Errorf("reading what goes to %s: %w", path, rerr)
 		}
 		if ctx.Err() != nil {
-			return ctx.Err() //nolint:wrapcheck // the caller's own
+			return ctx.Err()
 		}
 	}
 	if err := s.out.Write(wire.Data, id, nil); err != nil {

@@ -47,7 +47,7 @@ func fileTail(path string) string {
 	if err != nil {
 		return err.Error()
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	if size, err := f.Seek(0, io.SeekEnd); err == nil && size > consoleKept {
 		_, err = f.Seek(-consoleKept, io.SeekEnd)
 		if err != nil {

@@ -42,7 +42,7 @@ func (i *Image) Kernel() string { return filepath.Join(i.Dir, "vmlinuz") }
 
 // Close lets go of the image.
 func (i *Image) Close() error {
-	return i.use.Close() //nolint:wrapcheck // names operation and path
+	return i.use.Close()
 }
 
 // EnsureImage returns the image of a suite from the cache, and builds it (about half a minute) when the recipe below tree has
@@ -60,13 +60,13 @@ func EnsureImage(ctx context.Context, tree, cache string, suite Suite, log *slog
 	}
 	parent := filepath.Join(cache, "images")
 	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
-	turn, err := lock(ctx, filepath.Join(parent, string(suite)+".lock"), syscall.LOCK_EX)
+	turn, err := lock(ctx, filepath.Join(parent, string(suite)+".lock"))
 	if err != nil {
 		return nil, err
 	}
-	defer turn.Close() //nolint:errcheck // releases the lock
+	defer turn.Close()
 
 	img := &Image{Dir: filepath.Join(parent, string(suite)+"-"+key)}
 	if _, err := os.Stat(img.Dir); errors.Is(err, os.ErrNotExist) {
@@ -79,7 +79,7 @@ func EnsureImage(ctx context.Context, tree, cache string, suite Suite, log *slog
 		img.Built = time.Since(start)
 		log.Info("image built", "suite", suite, "took", img.Built.Round(100*time.Millisecond))
 	} else if err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	if img.use, err = tryLock(filepath.Join(img.Dir, useLock), syscall.LOCK_SH); err != nil {
 		return nil, err
@@ -148,12 +148,12 @@ func buildFolder(ctx context.Context, dir, script string, args ...string) error 
 			return err
 		}
 		if err := os.RemoveAll(l); err != nil {
-			return err //nolint:wrapcheck // names operation and path
+			return err
 		}
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".building-")
 	if err != nil {
-		return err //nolint:wrapcheck // names operation and path
+		return err
 	}
 	if err := runBuild(ctx, tmp, script, args); err != nil {
 		return errors.Join(err, os.RemoveAll(tmp))
@@ -182,7 +182,7 @@ func pruneImages(parent string, suite Suite, keep int) error {
 	for _, d := range dirs {
 		st, err := os.Stat(d)
 		if err != nil {
-			return err //nolint:wrapcheck // names operation and path
+			return err
 		}
 		if strings.Contains(filepath.Base(d), ".building-") {
 			continue
@@ -208,7 +208,7 @@ func pruneImages(parent string, suite Suite, keep int) error {
 		err = os.RemoveAll(dir)
 		_ = inUse.Close()
 		if err != nil {
-			return err //nolint:wrapcheck // names operation and path
+			return err
 		}
 	}
 	return nil
@@ -221,7 +221,7 @@ func CleanImages(ctx context.Context, cache string) error {
 		if _, err := os.Stat(parent); errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		turn, err := lock(ctx, filepath.Join(parent, string(s)+".lock"), syscall.LOCK_EX)
+		turn, err := lock(ctx, filepath.Join(parent, string(s)+".lock"))
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ var errLocked = errors.New("locked by another process")
 func tryLock(path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
@@ -29,10 +29,10 @@ func tryLock(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// lock is tryLock that waits for as long as ctx lets it.
-func lock(ctx context.Context, path string, how int) (*os.File, error) {
+// lock is tryLock for LOCK_EX that waits for as long as ctx lets it.
+func lock(ctx context.Context, path string) (*os.File, error) {
 	for {
-		f, err := tryLock(path, how)
+		f, err := tryLock(path, syscall.LOCK_EX)
 		if !errors.Is(err, errLocked) {
 			return f, err
 		}

@@ -27,20 +27,20 @@ type runDir struct {
 func newRunDir(ctx context.Context, cache string) (*runDir, error) {
 	parent := filepath.Join(cache, "run")
 	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	// A folder whose owner has not locked it yet would look left behind: one at a time.
-	turn, err := lock(ctx, filepath.Join(parent, "lock"), syscall.LOCK_EX)
+	turn, err := lock(ctx, filepath.Join(parent, "lock"))
 	if err != nil {
 		return nil, err
 	}
-	defer turn.Close() //nolint:errcheck // releases the lock
+	defer turn.Close()
 	if err := sweepRunDirs(parent); err != nil {
 		return nil, err
 	}
 	path, err := os.MkdirTemp(parent, "vm-")
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	owner, err := tryLock(filepath.Join(path, ownerLock), syscall.LOCK_EX)
 	if err != nil {
@@ -57,7 +57,7 @@ func (r *runDir) file(name string) string { return filepath.Join(r.path, name) }
 
 // close removes the folder. What ran in it has ended before.
 func (r *runDir) close() error {
-	defer r.owner.Close() //nolint:errcheck // releases the lock
+	defer r.owner.Close()
 	return removeRunDir(r.path)
 }
 
@@ -67,7 +67,7 @@ func removeRunDir(path string) error {
 	if err := os.Remove(filepath.Join(path, shareRoot)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("left where it is: %w", err)
 	}
-	return os.RemoveAll(path) //nolint:wrapcheck // names operation and path
+	return os.RemoveAll(path)
 }
 
 // sweepRunDirs ends and removes what runs whose owner is gone have left in parent.

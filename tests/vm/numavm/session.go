@@ -15,21 +15,25 @@ import (
 	"gputune/tests/vm/internal/wire"
 )
 
-const (
-	// pingInterval and silenceLimit find a guest that hangs as a whole. Under a loaded host an emulated guest may well
-	// not get a turn for many seconds.
-	pingInterval = 15 * time.Second
-	silenceLimit = 3 * time.Minute
-)
+// patience says when a guest counts as hanging. Under a loaded host an emulated guest may well not get a turn for many seconds.
+type patience struct {
+	ping    time.Duration // how often it is asked
+	silence time.Duration // how long it may send nothing and take nothing
+	kill    time.Duration // how long it may take to report a command that it was to kill
+}
+
+var usualPatience = patience{ping: 15 * time.Second, silence: 3 * time.Minute, kill: time.Minute}
 
 // session is one boot of a machine: from starting QEMU to its end.
 type session struct {
-	qemu, shares *child
-	conn         net.Conn
-	out          *wire.Writer
-	console      string // file
-	qemuLog      string // file
-	greeted      chan wire.Greeting
+	qemu     *child
+	shares   *child // nil without shares
+	patience patience
+	conn     net.Conn
+	out      *wire.Writer
+	console  string // file
+	qemuLog  string // file
+	greeted  chan wire.Greeting
 
 	// readingSince is when the reader began to wait for the guest, in Unix nanoseconds; 0 while it works on a frame.
 	readingSince atomic.Int64
@@ -51,25 +55,28 @@ type call struct {
 }
 
 // startSession starts virtiofsd and QEMU. l's socket and file descriptor are filled in here. The guest has not booted yet.
-func startSession(r *runDir, q qemu, shares []Share, l launch, qemuLog string) (_ *session, err error) {
+func startSession(r *runDir, q qemu, shares []Share, l launch, p patience) (_ *session, err error) {
+	qemuLog := r.file("qemu.log")
 	l.shareSock = r.file("virtiofsd.sock")
 	for _, old := range []string{l.shareSock, l.console} { // of an earlier boot
 		if err := os.Remove(old); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err //nolint:wrapcheck // names operation and path
+			return nil, err
 		}
 	}
 	s := &session{
-		console: l.console, qemuLog: qemuLog, pending: map[uint32]*call{},
+		patience: p, console: l.console, qemuLog: qemuLog, pending: map[uint32]*call{},
 		greeted: make(chan wire.Greeting, 1), dead: make(chan struct{}),
 	}
-	if s.shares, err = startShares(r, shares, l.shareSock, r.file("virtiofsd.log")); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			s.shares.kill()
+	if len(shares) > 0 {
+		if s.shares, err = startShares(r, shares, l.shareSock, r.file("virtiofsd.log")); err != nil {
+			return nil, err
 		}
-	}()
+		defer func() {
+			if err != nil {
+				s.shares.kill()
+			}
+		}()
+	}
 	// The stream is a socket pair, one end of which QEMU inherits: it ends when either process does, and there is no
 	// name that somebody else could connect to.
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -125,7 +132,7 @@ func (s *session) readAll() error {
 		case wire.Hello:
 			var g wire.Greeting
 			if err := f.Decode(&g); err != nil {
-				return err //nolint:wrapcheck // from this project's own package
+				return err
 			}
 			select {
 			case s.greeted <- g:
@@ -139,7 +146,7 @@ func (s *session) readAll() error {
 		case wire.Exit:
 			var st wire.Status
 			if err := f.Decode(&st); err != nil {
-				return err //nolint:wrapcheck // from this project's own package
+				return err
 			}
 			if c := s.call(f.ID); c != nil {
 				s.forget(f.ID)
@@ -164,18 +171,18 @@ func (s *session) qemuEnds() bool {
 
 // watch pings, and marks the session dead when QEMU has ended and all it sent is read.
 func (s *session) watch(readerDone <-chan struct{}) {
-	tick := time.NewTicker(pingInterval)
+	tick := time.NewTicker(s.patience.ping)
 	defer tick.Stop()
 	for s.qemu.alive() {
 		select {
 		case <-s.qemu.done:
 		case <-tick.C:
-			if since := s.readingSince.Load(); since != 0 && time.Since(time.Unix(0, since)) > silenceLimit {
-				s.end(fmt.Sprintf("the guest has been silent for %s", silenceLimit))
+			if since := s.readingSince.Load(); since != 0 && time.Since(time.Unix(0, since)) > s.patience.silence {
+				s.end(fmt.Sprintf("the guest has been silent for %s", s.patience.silence))
 				continue
 			}
 			// A guest that does not read lets the socket fill up; then this must not wait for ever.
-			_ = s.conn.SetWriteDeadline(time.Now().Add(silenceLimit))
+			_ = s.conn.SetWriteDeadline(time.Now().Add(s.patience.silence))
 			if err := s.out.Write(wire.Ping, 0, nil); err != nil && s.qemu.alive() {
 				s.end("the guest does not take what it is sent: " + err.Error())
 			}
@@ -183,7 +190,9 @@ func (s *session) watch(readerDone <-chan struct{}) {
 	}
 	<-readerDone
 	_ = s.conn.Close()
-	s.shares.kill()
+	if s.shares != nil {
+		s.shares.kill()
+	}
 	s.mu.Lock()
 	reason := s.reason
 	s.mu.Unlock()

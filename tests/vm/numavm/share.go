@@ -105,9 +105,9 @@ func startShares(r *runDir, shares []Share, socket, logFile string) (*child, err
 	argv = append(argv, "--", virtiofsd, "--socket-path="+socket, "-o", "source="+root, "-o", "sandbox=chroot", "-o", "cache=auto", "-o", "announce_submounts")
 	log, err := os.Create(logFile)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
-	defer log.Close() //nolint:errcheck // the child has its own copy
+	defer log.Close()
 	cmd := exec.Command("unshare", argv...)
 	cmd.Stdout, cmd.Stderr = log, log
 	c, err := startChild(cmd, r.file("virtiofsd"+pidSuffix))

@@ -15,10 +15,13 @@ type Topology struct {
 	Nodes []Node
 	// Distances between nodes as ACPI's SLIT gives them, 10 is local.
 	Distances [][]int
+	// L3 has the CPUs that share an L3 cache, in the kernel's list form.
+	L3 []string
 	// Devices are in the order in which they are made.
 	Devices []Device
 
-	smp string // QEMU's -smp
+	smp   string // QEMU's -smp
+	intel bool   // with an Intel CPU on every suite
 }
 
 // Node is one NUMA node.
@@ -69,8 +72,9 @@ func baseTopologies() []Topology {
 				{CPUs: "4-7", MemoryMiB: 1024, place: "socket-id=1"},
 			},
 			Distances: [][]int{{10, 21}, {21, 10}},
+			L3:        []string{"0-3", "4-7"},
 		},
-		{ // one node per die, two dies per package: AMD's NPS2
+		{ // one node per die, two dies per package, each with its own L3 cache: AMD's NPS2
 			Name: "n4", smp: "8,sockets=2,dies=2,cores=1,threads=2",
 			Nodes: []Node{
 				{CPUs: "0-1", MemoryMiB: 512, place: "socket-id=0,die-id=0"},
@@ -79,9 +83,10 @@ func baseTopologies() []Topology {
 				{CPUs: "6-7", MemoryMiB: 512, place: "socket-id=1,die-id=1"},
 			},
 			Distances: far,
+			L3:        []string{"0-1", "2-3", "4-5", "6-7"},
 		},
 		{ // two nodes per package without dies: Intel's sub-NUMA clustering
-			Name: "n4c", smp: "8,sockets=2,cores=2,threads=2",
+			Name: "n4c", smp: "8,sockets=2,cores=2,threads=2", intel: true,
 			Nodes: []Node{
 				{CPUs: "0-1", MemoryMiB: 512, place: "socket-id=0,core-id=0"},
 				{CPUs: "2-3", MemoryMiB: 512, place: "socket-id=0,core-id=1"},
@@ -89,6 +94,7 @@ func baseTopologies() []Topology {
 				{CPUs: "6-7", MemoryMiB: 512, place: "socket-id=1,core-id=1"},
 			},
 			Distances: far,
+			L3:        []string{"0-3", "4-7"},
 		},
 		{ // nodes 2 and 3 have memory and no CPU, as the GPU memory of Grace Hopper has
 			Name: "gh", smp: "8,sockets=2,cores=2,threads=2",
@@ -99,6 +105,7 @@ func baseTopologies() []Topology {
 				{MemoryMiB: 512},
 			},
 			Distances: [][]int{{10, 40, 80, 120}, {40, 10, 120, 80}, {80, 120, 10, 160}, {120, 80, 160, 10}},
+			L3:        []string{"0-3", "4-7"},
 		},
 	}
 }
@@ -115,8 +122,8 @@ func Topologies() []string {
 // ParseTopology returns the topology of that name:
 //
 //	n2     2 nodes, one per package
-//	n4     4 nodes, one per die
-//	n4c    4 nodes, two per package, no dies
+//	n4     4 nodes, two per package, each with an L3 cache of its own
+//	n4c    4 nodes, two per package, which share the package's L3 cache
 //	gh     2 nodes with CPUs and 2 of memory alone
 //
 // each with 4 GPUs spread evenly over the nodes with CPUs and one NIC per such node. With -nonode appended, GPU3 sits on

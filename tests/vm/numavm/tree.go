@@ -24,7 +24,7 @@ func FindTree() (string, error) {
 			return dir, nil
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", err //nolint:wrapcheck // names operation and path
+			return "", err
 		}
 		if dir == filepath.Dir(dir) {
 			return "", fmt.Errorf("%s lies in no working tree of this repository (a folder whose go.mod says %q): run it from there", start, moduleLine)

@@ -23,7 +23,7 @@ type Options struct {
 	Env []string
 	// CommandTimeout is for commands that give none; 0 is 5 minutes.
 	CommandTimeout time.Duration
-	// BootTimeout is for the time from starting QEMU to the guest's agent; 0 is 5 minutes.
+	// BootTimeout is for the time from starting QEMU to the guest's being ready; 0 is 5 minutes.
 	BootTimeout time.Duration
 	// KernelArgs are added to the guest kernel's command line, such as numa_balancing=disable.
 	KernelArgs []string
@@ -42,7 +42,7 @@ const (
 
 // VM is a running machine. Close it.
 type VM struct {
-	// Booted is how long the last boot took, from starting QEMU to the guest's agent.
+	// Booted is how long the last boot took, from starting QEMU to systemd having started all units.
 	Booted time.Duration
 	// Kernel is the guest kernel's release.
 	Kernel string
@@ -107,7 +107,7 @@ func Start(ctx context.Context, opt Options) (_ *VM, err error) {
 	}
 	agentDir := vm.dir.file("agent")
 	if err := os.Mkdir(agentDir, 0o755); err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	if err := buildAgent(ctx, tree, agentDir); err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func Start(ctx context.Context, opt Options) (_ *VM, err error) {
 		return nil, fmt.Errorf("qemu-img create %s: %w: %s", disk, err, out)
 	}
 	vm.launch = launch{
-		topology: opt.Topology, cpu: vm.qemu.cpu(opt.Suite, opt.Topology),
+		topology: opt.Topology, cpu: cpuModel(opt.Suite, opt.Topology),
 		kernel: vm.image.Kernel(), disk: disk, console: vm.dir.file("console.log"),
 		udev: opt.Udev, kernelArgs: opt.KernelArgs,
 	}
@@ -134,7 +134,7 @@ func Start(ctx context.Context, opt Options) (_ *VM, err error) {
 // boot starts QEMU on the machine's disk as it is.
 func (vm *VM) boot(ctx context.Context) error {
 	start := time.Now()
-	s, err := startSession(vm.dir, vm.qemu, vm.shares, vm.launch, vm.dir.file("qemu.log"))
+	s, err := startSession(vm.dir, vm.qemu, vm.shares, vm.launch, usualPatience)
 	if err != nil {
 		return err
 	}
@@ -147,9 +147,15 @@ func (vm *VM) boot(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("booting %s on %s: %w", vm.opt.Suite, vm.opt.Topology.Name, err)
 	}
+	// Jobs of the boot that still run would compete with the first command. Whether a unit has failed is the caller's to ask.
+	wait := Command{Argv: []string{"sh", "-c", "systemctl is-system-running --wait >/dev/null || true"}, Timeout: vm.opt.BootTimeout}
+	if _, err := vm.Exec(bootCtx, wait); err != nil {
+		s.end("it did not finish booting")
+		return fmt.Errorf("booting %s on %s: %w", vm.opt.Suite, vm.opt.Topology.Name, err)
+	}
 	vm.Booted, vm.Kernel = time.Since(start), g.Kernel
 	vm.opt.Log.Info("machine is up", "suite", vm.opt.Suite, "topology", vm.opt.Topology.Name, "kernel", g.Kernel,
-		"qemu", vm.qemu.major, "took", vm.Booted.Round(100*time.Millisecond), "guest_uptime", g.Uptime)
+		"qemu", vm.qemu.major, "took", vm.Booted.Round(100*time.Millisecond), "agent_at_uptime", g.Uptime)
 	return nil
 }
 
@@ -191,7 +197,7 @@ func (vm *VM) Reboot(ctx context.Context) error {
 	select {
 	case <-s.dead:
 	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // the caller's own
+		return ctx.Err()
 	}
 	return vm.boot(ctx)
 }
@@ -246,7 +252,7 @@ func (vm *VM) keepLogs() error {
 		return nil
 	}
 	if err := os.MkdirAll(vm.opt.LogDir, 0o755); err != nil {
-		return err //nolint:wrapcheck // names operation and path
+		return err
 	}
 	for _, name := range []string{"console.log", "qemu.log", "virtiofsd.log"} {
 		b, err := os.ReadFile(vm.dir.file(name))
@@ -257,7 +263,7 @@ func (vm *VM) keepLogs() error {
 			err = os.WriteFile(filepath.Join(vm.opt.LogDir, name), b, 0o644)
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // names operation and path
+			return err
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer port.Close() //nolint:errcheck // nothing to lose
+	defer port.Close()
 	greeting, err := greet()
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func run(log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return agent.Serve(&patientPort{File: port}, agent.Options{Greeting: greeting, Cgroup: cgroup, Log: log}) //nolint:wrapcheck // says it all
+	return agent.Serve(&patientPort{File: port}, agent.Options{Greeting: greeting, Cgroup: cgroup, Log: log})
 }
 
 // openPort waits for the port and opens it. There may be no udev, so /dev/virtio-ports is not to be relied on.
@@ -59,7 +59,7 @@ func openPort() (*os.File, error) {
 			if err != nil || strings.TrimSpace(string(b)) != portName {
 				continue
 			}
-			return os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(n))), os.O_RDWR, 0) //nolint:wrapcheck // names the path
+			return os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(n))), os.O_RDWR, 0)
 		}
 	}
 	return nil, fmt.Errorf("no virtio-serial port named %s after %s", portName, portTimeout)
@@ -79,7 +79,7 @@ func (p *patientPort) Read(b []byte) (int, error) {
 			p.heard = true
 		}
 		if p.heard || !errors.Is(err, io.EOF) {
-			return n, err //nolint:wrapcheck // a Read
+			return n, err
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -89,14 +89,14 @@ func greet() (wire.Greeting, error) {
 	var g wire.Greeting
 	b, err := os.ReadFile("/proc/uptime")
 	if err != nil {
-		return g, err //nolint:wrapcheck // names the path
+		return g, err
 	}
 	if _, err := fmt.Sscan(string(b), &g.Uptime); err != nil {
 		return g, fmt.Errorf("/proc/uptime %q: %w", b, err)
 	}
 	b, err = os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
-		return g, err //nolint:wrapcheck // names the path
+		return g, err
 	}
 	g.Kernel = strings.TrimSpace(string(b))
 	return g, nil
@@ -106,7 +106,7 @@ func greet() (wire.Greeting, error) {
 func ownCgroup() (string, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return "", err //nolint:wrapcheck // names the path
+		return "", err
 	}
 	path, ok := bytes.CutPrefix(bytes.TrimSpace(b), []byte("0::"))
 	if !ok {

@@ -37,7 +37,7 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "numavm:", err)
 	}
-	os.Exit(code) //nolint:gocritic // stop has nothing left to do
+	os.Exit(code)
 }
 
 const usage = `usage: numavm run [flags] -- SCRIPT|COMMAND [ARG…]
@@ -77,7 +77,7 @@ func list(w io.Writer) (int, error) {
 		fmt.Fprintf(&b, "topology %s\n", t)
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
-		return exitFailure, err //nolint:wrapcheck // names the file
+		return exitFailure, err
 	}
 	return 0, nil
 }
@@ -88,7 +88,7 @@ func clean(ctx context.Context) (int, error) {
 		err = numavm.CleanImages(ctx, cache)
 	}
 	if err != nil {
-		return exitFailure, err //nolint:wrapcheck // says it all
+		return exitFailure, err
 	}
 	return 0, nil
 }
@@ -107,27 +107,27 @@ func buildImages(ctx context.Context, args []string) (int, error) {
 	fs.Func("suite", "only this `suite`", func(v string) error {
 		s, err := numavm.ParseSuite(v)
 		suites = []numavm.Suite{s}
-		return err //nolint:wrapcheck // flag names the option
+		return err
 	})
 	if err := fs.Parse(args); err != nil {
 		return usageCode(err), nil
 	}
 	tree, err := numavm.FindTree()
 	if err != nil {
-		return exitFailure, err //nolint:wrapcheck // says it all
+		return exitFailure, err
 	}
 	cache, err := numavm.CacheDir()
 	if err != nil {
-		return exitFailure, err //nolint:wrapcheck // says it all
+		return exitFailure, err
 	}
 	for _, s := range suites {
 		img, err := numavm.EnsureImage(ctx, tree, cache, s, newLog(false))
 		if err != nil {
-			return exitFailure, err //nolint:wrapcheck // says it all
+			return exitFailure, err
 		}
 		fmt.Println(img.Dir)
 		if err := img.Close(); err != nil {
-			return exitFailure, err //nolint:wrapcheck // says it all
+			return exitFailure, err
 		}
 	}
 	return 0, nil
@@ -148,7 +148,7 @@ func runScript(ctx context.Context, args []string) (code int, err error) {
 	fs := flag.NewFlagSet("numavm run", flag.ContinueOnError)
 	fs.Func("suite", "Debian `suite` to boot: bookworm, trixie (default) or forky", func(v string) (err error) {
 		opt.Suite, err = numavm.ParseSuite(v)
-		return err //nolint:wrapcheck // flag names the option
+		return err
 	})
 	fs.StringVar(&topo, "topo", topo, "`topology`: "+strings.Join(numavm.Topologies(), ", "))
 	fs.Func("share", "`DIR[:NAME]` that the guest sees as /host/NAME; may be repeated. The working tree is /host/tree", func(v string) error {
@@ -180,11 +180,11 @@ func runScript(ctx context.Context, args []string) (code int, err error) {
 		return exitUsage, errors.New("no script or command given after the flags")
 	}
 	if opt.Topology, err = numavm.ParseTopology(topo); err != nil {
-		return exitUsage, err //nolint:wrapcheck // says it all
+		return exitUsage, err
 	}
 	tree, err := numavm.FindTree()
 	if err != nil {
-		return exitFailure, err //nolint:wrapcheck // says it all
+		return exitFailure, err
 	}
 	argv := fs.Args()
 	if argv[0], err = guestPath(argv[0], append([]numavm.Share{{Dir: tree, Name: numavm.TreeShare}}, opt.Shares...)); err != nil {
@@ -193,7 +193,7 @@ func runScript(ctx context.Context, args []string) (code int, err error) {
 	opt.Log = newLog(verbose)
 	vm, err := numavm.Start(ctx, opt)
 	if err != nil {
-		return exitFailure, err //nolint:wrapcheck // says it all
+		return exitFailure, err
 	}
 	defer func() {
 		if cerr := vm.Close(); cerr != nil {
@@ -203,13 +203,13 @@ func runScript(ctx context.Context, args []string) (code int, err error) {
 	res, err := vm.Exec(ctx, numavm.Command{Argv: argv, Stdout: os.Stdout, Stderr: os.Stderr})
 	switch {
 	case errors.Is(err, numavm.ErrTimeout):
-		return exitTimeout, err //nolint:wrapcheck // says it all
+		return exitTimeout, err
 	case err != nil:
-		return exitFailure, err //nolint:wrapcheck // says it all
+		return exitFailure, err
 	}
 	if *poweroff {
 		if err := vm.Shutdown(ctx); err != nil {
-			return exitFailure, err //nolint:wrapcheck // says it all
+			return exitFailure, err
 		}
 	}
 	return res.Code, nil
@@ -228,7 +228,7 @@ func guestPath(name string, shares []numavm.Share) (string, error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && filepath.IsAbs(name) {
 		return name, nil
 	} else if err != nil {
-		return "", err //nolint:wrapcheck // names operation and path
+		return "", err
 	}
 	for _, s := range shares {
 		dir, err := filepath.Abs(s.Dir)

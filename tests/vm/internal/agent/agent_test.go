@@ -106,10 +106,14 @@ func TestCommands(t *testing.T) {
 		{name: "empty stdin", command: shell("cat; echo end"), stdout: "end\n"},
 		{name: "environment is all the host's", command: wire.Command{Argv: []string{"/usr/bin/env"}, Env: []string{"A=b c"}, Dir: "/"}, stdout: "A=b c\n"},
 		{name: "folder", command: wire.Command{Argv: []string{"/bin/pwd"}, Dir: "/usr"}, stdout: "/usr\n"},
-		{name: "timeout", command: wire.Command{Argv: []string{"/bin/sh", "-c", "echo a; sleep 60"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/", TimeoutMillis: 300},
-			stdout: "a\n", status: wire.Status{Code: 137, TimedOut: true}},
-		{name: "not found", command: wire.Command{Argv: []string{"no-such-command"}, Env: []string{"PATH=/usr/bin"}, Dir: "/"},
-			status: wire.Status{Code: 127}, wantErr: "no-such-command: not found in PATH=/usr/bin"},
+		{
+			name: "timeout", command: wire.Command{Argv: []string{"/bin/sh", "-c", "echo a; sleep 60"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/", TimeoutMillis: 300},
+			stdout: "a\n", status: wire.Status{Code: 137, TimedOut: true},
+		},
+		{
+			name: "not found", command: wire.Command{Argv: []string{"no-such-command"}, Env: []string{"PATH=/usr/bin"}, Dir: "/"},
+			status: wire.Status{Code: 127}, wantErr: "no-such-command: not found in PATH=/usr/bin",
+		},
 		{name: "not executable", command: wire.Command{Argv: []string{"/etc/passwd"}, Dir: "/"}, status: wire.Status{Code: 127}, wantErr: "permission denied"},
 		{name: "no command", status: wire.Status{Code: 127}, wantErr: "no command given"},
 	} {

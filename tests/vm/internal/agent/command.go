@@ -117,11 +117,11 @@ func (a *agent) newGroup(id uint32) (*group, error) {
 	}
 	path := filepath.Join(a.opt.Cgroup, fmt.Sprintf("command-%d", id))
 	if err := os.Mkdir(path, 0o755); err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	dir, err := os.Open(path)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	return &group{path: path, dir: dir}, nil
 }
@@ -140,7 +140,7 @@ func (g *group) kill(pid int) error {
 	if g.path != "" {
 		err = os.WriteFile(filepath.Join(g.path, "cgroup.kill"), []byte("1"), 0)
 	}
-	return err //nolint:wrapcheck // logged with its command
+	return err
 }
 
 // close removes the cgroup unless something that the command left behind still runs in it, as a daemon would.

@@ -22,11 +22,11 @@ func newUpload(h wire.FileHeader) (*upload, error) {
 	}
 	dir := filepath.Dir(h.Path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	f, err := os.CreateTemp(dir, ".upload-*")
 	if err != nil {
-		return nil, err //nolint:wrapcheck // names operation and path
+		return nil, err
 	}
 	return &upload{path: h.Path, mode: fs.FileMode(h.Mode).Perm(), f: f}, nil
 }
@@ -36,7 +36,7 @@ func (u *upload) write(piece []byte) (done bool, err error) {
 	if len(piece) > 0 {
 		if _, err := u.f.Write(piece); err != nil {
 			u.abandon()
-			return false, err //nolint:wrapcheck // names operation and path
+			return false, err
 		}
 		return false, nil
 	}
@@ -49,7 +49,7 @@ func (u *upload) write(piece []byte) (done bool, err error) {
 	}
 	if err != nil {
 		u.abandon()
-		return false, err //nolint:wrapcheck // names operation and path
+		return false, err
 	}
 	return true, nil
 }

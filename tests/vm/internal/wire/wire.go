@@ -8,6 +8,7 @@ package wire
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -34,9 +35,9 @@ const (
 	File
 	// Data is a piece of the file, an empty payload its end, upon which an Exit frame follows.
 	Data
-	// Stdout and Stderr are pieces of what a command wrote.
+	// Stdout is a piece of what a command wrote there.
 	Stdout
-	// Stderr is described at Stdout.
+	// Stderr is a piece of what a command wrote there.
 	Stderr
 	// Exit is the last frame of a command or file; payload Status.
 	Exit
@@ -104,7 +105,7 @@ func (f Frame) Decode(v any) error {
 func Read(r io.Reader) (Frame, error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
-		return Frame{}, err //nolint:wrapcheck // io.EOF must stay bare, as with any Read
+		return Frame{}, err
 	}
 	f := Frame{Type: Type(h[0]), ID: binary.BigEndian.Uint32(h[1:])}
 	n := binary.BigEndian.Uint32(h[5:])
@@ -119,7 +120,7 @@ func Read(r io.Reader) (Frame, error) {
 	}
 	f.Payload = make([]byte, n)
 	if _, err := io.ReadFull(r, f.Payload); err != nil {
-		if err == io.EOF { //nolint:errorlint // io.ReadFull returns it bare
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return Frame{}, fmt.Errorf("frame of type %d: %w", f.Type, err)
@@ -144,7 +145,7 @@ func (w *Writer) Write(t Type, id uint32, payload []byte) error {
 	b := make([]byte, headerSize, headerSize+len(payload))
 	b[0] = byte(t)
 	binary.BigEndian.PutUint32(b[1:], id)
-	binary.BigEndian.PutUint32(b[5:], uint32(len(payload))) //nolint:gosec // bounded above
+	binary.BigEndian.PutUint32(b[5:], uint32(len(payload)))
 	b = append(b, payload...)
 	w.mu.Lock()
 	defer w.mu.Unlock()

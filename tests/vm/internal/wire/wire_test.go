@@ -39,7 +39,7 @@ func TestFramesComeBackAsSent(t *testing.T) {
 	if err := f.Decode(&s); err != nil || s != (Status{Code: 137, TimedOut: true}) {
 		t.Errorf("status %+v, %v", s, err)
 	}
-	if _, err := Read(&b); err != io.EOF { //nolint:errorlint // callers compare it so
+	if _, err := Read(&b); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v, want io.EOF", err)
 	}
 }
