@@ -16,7 +16,7 @@ if [ -z "$mirror" ]; then
 		*-updates | *-backports*) ;;
 		*) [ -n "$mirror" ] || mirror=$uri ;;
 		esac
-	done < <(apt-get indextargets --format '$(RELEASE)|$(COMPONENT)|$(REPO_URI)' 'Created-By: Packages')
+	done < <(apt-get indextargets --no-release-info --format '$(RELEASE)|$(COMPONENT)|$(REPO_URI)' 'Created-By: Packages')
 fi
 if [ -z "$mirror" ]; then
 	echo "mirror.sh: apt has no Debian archive with component main configured; add one to /etc/apt/sources.list.d or set GPUTUNE_VM_MIRROR=URL" >&2

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -41,6 +42,12 @@ func play(role string) error {
 		if err != nil {
 			return err
 		}
+		term := make(chan os.Signal, 1)
+		signal.Notify(term, syscall.SIGTERM)
+		go func() { // the guest powers off
+			<-term
+			os.Exit(0)
+		}()
 		return agent.Serve(conn, agent.Options{Greeting: wire.Greeting{Uptime: 1, Kernel: "fake"}, Log: slog.Default()})
 	case "silent-guest": // takes what it is sent and says nothing
 		conn, err := inherited()
@@ -71,7 +78,9 @@ func play(role string) error {
 
 // inherited is the socket that a session passes to QEMU.
 func inherited() (net.Conn, error) {
-	return net.FileConn(os.NewFile(3, "agent"))
+	f := os.NewFile(3, "agent")
+	defer f.Close() // FileConn has its own, which commands do not inherit
+	return net.FileConn(f)
 }
 
 // asRole is a command that runs this binary in a role.

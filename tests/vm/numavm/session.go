@@ -188,8 +188,12 @@ func (s *session) watch(readerDone <-chan struct{}) {
 			}
 		}
 	}
-	<-readerDone
+	select {
+	case <-readerDone:
+	case <-time.After(10 * time.Second): // somebody else holds QEMU's end of the stream
+	}
 	_ = s.conn.Close()
+	<-readerDone
 	if s.shares != nil {
 		s.shares.kill()
 	}
