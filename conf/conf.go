@@ -76,8 +76,10 @@ func Load(path string) (Config, error) {
 	meta, err := toml.Decode(string(text), &config)
 	var parse toml.ParseError
 	switch {
+	case errors.As(err, &parse) && parse.LastKey != "":
+		return Default(), fmt.Errorf("%s: line %d: key %s: %s", path, parse.Position.Line, parse.LastKey, parse.Message)
 	case errors.As(err, &parse):
-		return Default(), fmt.Errorf("%s: line %d: key %q: %s", path, parse.Position.Line, parse.LastKey, parse.Message)
+		return Default(), fmt.Errorf("%s: line %d: %s", path, parse.Position.Line, parse.Message)
 	case err != nil:
 		return Default(), fmt.Errorf("%s: %w", path, err)
 	}

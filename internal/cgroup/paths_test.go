@@ -72,6 +72,13 @@ func TestOf(t *testing.T) {
 			v2:     "sys/fs/cgroup/job",
 		},
 		{
+			name:    "a name that only begins like the mounted part",
+			member:  "0::/docker/abcd\n",
+			mounts:  "31 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+			folders: []string{"sys/fs/cgroup/d", "sys/fs/cgroupd"},
+			fails:   "/docker/abcd: not below any mount",
+		},
+		{
 			name:    "the first mount is hidden",
 			member:  "0::/a\n",
 			mounts:  "30 23 0:26 / /hidden rw - cgroup2 cgroup2 rw\n31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",

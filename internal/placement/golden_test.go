@@ -54,7 +54,11 @@ func machineOf(t testing.TB, description machines.Description) *topology.Machine
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer remove()
+	t.Cleanup(func() {
+		if err := remove(); err != nil {
+			t.Error(err)
+		}
+	})
 	machine, err := description.Machine(dir)
 	if err != nil {
 		t.Fatal(err)

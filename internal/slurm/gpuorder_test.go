@@ -84,6 +84,8 @@ func TestGPUOrder(t *testing.T) {
 		{"nvml and a type, 22.05", "AutoDetect=nvml", []DeclaredGPU{gpu("a100", 4)}, "3>0 2>1 1>2 0>3"},
 		{"nvml and another type, 22.05", "AutoDetect=nvml", []DeclaredGPU{gpu("h100", 4)}, ""},
 		{"nvml and a file of another type, 22.05", "AutoDetect=nvml\nName=gpu Type=k80 File=/dev/nvidia3", []DeclaredGPU{gpu("k80", 1)}, "3>0"},
+		{"nvml and types that nobody declares, 22.05", "AutoDetect=nvml\nName=gpu Type=k80 File=/dev/nvidia[0,3]", []DeclaredGPU{gpu("", 2)}, "3>0 0>3"},
+		{"nvml and types that it does not find, 22.05", "AutoDetect=nvml\nName=gpu Type=k80 File=/dev/nvidia[0,3]", []DeclaredGPU{gpu("k80", 2)}, "0>3 3>0"},
 		{"nvml, types and files", "AutoDetect=nvml\nName=gpu Type=k80 File=/dev/nvidia3\nName=gpu Type=a100 File=/dev/nvidia[0-2]", nil, "2>1 1>2 0>3 3>0"},
 		{"nvml and some without files, 22.05", "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0,2]", []DeclaredGPU{gpu("", 3)}, "2>1 1>2 0>3"},
 		{"nvml for this node", "NodeName=n1 AutoDetect=nvml\nNodeName=n2 AutoDetect=off", nil, "3>0 2>1 1>2 0>3"},

@@ -199,7 +199,7 @@ func (s *Step) apply(task *Task, outcome *Outcome) {
 	if outcome.Binding.MemPolicy == placement.MemBind {
 		mems = outcome.Binding.Mems
 	}
-	if s.Option.Enforce == option.EnforceCgroup && !(cpus.Empty() && mems.Empty()) {
+	if s.Option.Enforce == option.EnforceCgroup && (!cpus.Empty() || !mems.Empty()) {
 		s.confine(task, outcome, cpus, mems)
 	}
 	if cpus.Empty() {

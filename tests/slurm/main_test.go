@@ -111,13 +111,14 @@ type facts map[string]string
 // what else came on standard error.
 func steps(t *testing.T, s *site.Site, arguments ...string) (map[string]facts, string) {
 	t.Helper()
-	return stepsOf(t, s, s.Command("srun", append(arguments, "sh", "-c", show)...))
+	// -Q: no word of waiting for resources
+	return stepsOf(t, s, s.Command("srun", append(append([]string{"-Q"}, arguments...), "sh", "-c", show)...))
 }
 
 // fourTasks is steps for four tasks on the node's two CPUs.
 func fourTasks(t *testing.T, s *site.Site, arguments ...string) (map[string]facts, string) {
 	t.Helper()
-	job := append([]string{"-Q", "-n2", "--gpus=4", "srun", "-n4", "-O"}, arguments...)
+	job := append([]string{"-Q", "-n2", "--gpus=4", "srun", "-Q", "-n4", "-O"}, arguments...)
 	return stepsOf(t, s, s.Command("salloc", append(job, "sh", "-c", show)...))
 }
 

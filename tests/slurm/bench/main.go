@@ -57,9 +57,9 @@ func bench(ctx context.Context, rounds int) (err error) {
 		{name: "option on", site: with, option: []string{"--gpu-numa-bind"}},
 	}
 	for _, k := range kinds {
-		result, err := k.site.Run(ctx, "salloc", "--no-shell", "-n2", "--gpus=4", "--overcommit", "--oversubscribe")
-		if err != nil || result.Code != 0 {
-			return fmt.Errorf("salloc: code %d, %v: %s", result.Code, err, result.Stderr)
+		result, err := run(ctx, k.site, "salloc", "--no-shell", "-n2", "--gpus=4")
+		if err != nil {
+			return err
 		}
 		for field := range strings.FieldsSeq(result.Stderr) {
 			if _, err := strconv.Atoi(field); err == nil {
@@ -74,9 +74,8 @@ func bench(ctx context.Context, rounds int) (err error) {
 	for round := range rounds + 1 {
 		for _, k := range kinds {
 			begin := time.Now()
-			result, err := k.site.Run(ctx, "srun", slices.Concat(k.option, []string{"--jobid=" + k.job, "-n8", "-O", "true"})...)
-			if err != nil || result.Code != 0 {
-				return fmt.Errorf("srun: code %d, %v: %s", result.Code, err, result.Stderr)
+			if _, err := run(ctx, k.site, "srun", slices.Concat(k.option, []string{"--jobid=" + k.job, "-n8", "-O", "true"})...); err != nil {
+				return err
 			}
 			if round > 0 { // the first warms up
 				k.times = append(k.times, time.Since(begin))
@@ -93,6 +92,15 @@ func bench(ctx context.Context, rounds int) (err error) {
 			float64(median(k.times))/float64(median(kinds[0].times)), ms(median(differences)))
 	}
 	return memory(ctx, kinds)
+}
+
+// run is Bed.Run for a command that has to succeed.
+func run(ctx context.Context, s *site.Site, name string, arguments ...string) (bed.Result, error) {
+	result, err := s.Run(ctx, name, arguments...)
+	if err == nil && !result.OK() {
+		err = errors.New(result.String())
+	}
+	return result, err
 }
 
 func start(ctx context.Context, options site.Options) (*site.Site, error) {

@@ -88,8 +88,8 @@ func run(ctx context.Context, s *site.Site, arguments []string) ([]task, error) 
 	if err != nil {
 		return nil, err
 	}
-	if result.Code != 0 {
-		return nil, fmt.Errorf("salloc: code %d: %s", result.Code, result.Stderr)
+	if !result.OK() {
+		return nil, errors.New(result.String())
 	}
 	tasks := make([]task, strings.Count(result.Stdout, "\n"))
 	for line := range strings.Lines(result.Stdout) {

@@ -38,7 +38,6 @@ type Site struct {
 	Shim    string // spank_gputune.so of the installed release
 	Core    string // libgputune.so
 	Folder  string // gputune.toml and the machine's sys and proc
-
 }
 
 // Tree returns the top folder of the source tree, where build/ is.
