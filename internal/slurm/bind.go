@@ -89,31 +89,3 @@ func impliedByHint(kind string, getenv func(string) (string, bool)) bool {
 		return false
 	}
 }
-
-// GPUBind returns how Slurm was told to deal the step's GPUs out to its tasks,
-// "single:1", "per_task:2", "closest", "map_gpu:3,2", without the word verbose.
-// "" is not told.
-//
-// In a task's own environment that is complete (SLURMD_TRES_BIND). In the
-// step's, where slurmstepd's parent process looks, 24.11 and later have it
-// (SLURM_TRES_BIND), while 22.05 shows nothing of --gpu-bind and --gpus-per-task
-// on srun's command line: there "" says nothing.
-func GPUBind(getenv func(string) (string, bool)) string {
-	for _, name := range []string{"SLURMD_TRES_BIND", "SLURM_TRES_BIND", "SLURM_GPU_BIND"} {
-		value, _ := getenv(name)
-		for entry := range strings.SplitSeq(value, "+") { // several resources, since 24.11
-			bind, isGPU := strings.CutPrefix(strings.TrimPrefix(entry, "gres/"), "gpu:")
-			if !isGPU && name != "SLURM_GPU_BIND" {
-				continue
-			}
-			bind = strings.TrimPrefix(strings.TrimPrefix(bind, "verbose,"), "v,")
-			if bind != "" {
-				return bind
-			}
-		}
-	}
-	if count, _ := getenv("SLURM_GPUS_PER_TASK"); count != "" {
-		return "per_task:" + count
-	}
-	return ""
-}

@@ -39,8 +39,7 @@ func TestBindOfRealSteps(t *testing.T) {
 	}
 }
 
-// In a task's environment memory binding reads the same, and GPU binding is
-// complete.
+// In a task's environment memory binding reads the same.
 func TestBindOfRealTasks(t *testing.T) {
 	files, err := filepath.Glob("testdata/steps-*.tsv")
 	if err != nil {
@@ -49,17 +48,10 @@ func TestBindOfRealTasks(t *testing.T) {
 	tasks := 0
 	for _, name := range files {
 		for _, step := range readSteps(t, name) {
-			got := GPUBind(from(step.environment))
 			if step.process == "parent" {
-				if got != "" && got != step.gpu {
-					t.Errorf("%s: %s: GPUBind in the parent = %q, want %q or nothing", name, step.command, got, step.gpu)
-				}
 				continue
 			}
 			tasks++
-			if got != step.gpu {
-				t.Errorf("%s: %s: GPUBind = %q, want %q", name, step.command, got, step.gpu)
-			}
 			if mem, _ := ExplicitMemBind(from(step.environment)); mem != step.mem {
 				t.Errorf("%s: %s: ExplicitMemBind = %q, want %q", name, step.command, mem, step.mem)
 			}
@@ -71,8 +63,8 @@ func TestBindOfRealTasks(t *testing.T) {
 }
 
 type recordedStep struct {
-	command, process, cpu, mem, gpu string
-	environment                     map[string]string
+	command, process, cpu, mem string
+	environment                map[string]string
 }
 
 func readSteps(t *testing.T, name string) []recordedStep {
@@ -90,7 +82,7 @@ func readSteps(t *testing.T, name string) []recordedStep {
 		}
 		fields := strings.Split(scanner.Text(), "\t")
 		step := recordedStep{command: fields[0], process: fields[1], environment: map[string]string{}}
-		step.cpu, step.mem, step.gpu = fields[2], fields[3], fields[4]
+		step.cpu, step.mem = fields[2], fields[3] // fields[4]: how GPUs were dealt out
 		for _, variable := range fields[5:] {
 			key, value, _ := strings.Cut(variable, "=")
 			step.environment[key] = value
@@ -131,23 +123,6 @@ func TestExplicitCPUBind(t *testing.T) {
 		got, explicit := ExplicitCPUBind(from(environment))
 		if got != test.want || explicit != (test.want != "") {
 			t.Errorf("%s: %q, %v, want %q", test.environment, got, explicit, test.want)
-		}
-	}
-}
-
-func TestGPUBind(t *testing.T) {
-	for _, test := range []struct{ name, value, want string }{
-		{"SLURMD_TRES_BIND", "gpu:single:1", "single:1"},
-		{"SLURMD_TRES_BIND", "gres/gpu:verbose,map_gpu:3,2", "map_gpu:3,2"},
-		{"SLURM_TRES_BIND", "gres/nic:single:1+gres/gpu:closest", "closest"},
-		{"SLURM_TRES_BIND", "gres/nic:single:1", ""},
-		{"SLURM_GPU_BIND", "v,per_task:2", "per_task:2"},
-		{"SLURM_GPU_BIND", "gpu:none", "none"},
-		{"SLURM_GPUS_PER_TASK", "1", "per_task:1"},
-		{"SLURM_GPUS_PER_TASK", "", ""},
-	} {
-		if got := GPUBind(from(map[string]string{test.name: test.value})); got != test.want {
-			t.Errorf("%s=%s: %q, want %q", test.name, test.value, got, test.want)
 		}
 	}
 }

@@ -33,7 +33,8 @@ func outcome(result bed.Result, err error) string {
 // waiting for resources says nothing about the job.
 func lines(output string) []string {
 	var kept []string
-	for line := range strings.Lines(strings.ReplaceAll(output, "\r", "")) {
+	output = strings.NewReplacer("\r", "", "^C", "").Replace(output) // as a terminal shows them
+	for line := range strings.Lines(output) {
 		if !strings.Contains(line, "queued and waiting") && !strings.Contains(line, "has been allocated") &&
 			!strings.Contains(line, "step creation temporarily disabled") && !strings.Contains(line, "Step created for") {
 			kept = append(kept, line)

@@ -24,13 +24,15 @@ type Command struct {
 	Dir string
 	// Timeout is after how long the command and everything it started is killed; 0 is Options.CommandTimeout.
 	Timeout time.Duration
-	// Stdout and Stderr get the output while it comes; nil: nobody. A writer that blocks holds up the whole machine.
-	Stdout, Stderr io.Writer
+	// Stdout gets the output while it comes; nil: nobody. A writer that blocks holds up the whole machine.
+	Stdout io.Writer
+	// Stderr gets what is written there; nil: it goes where stdout goes, in the order of writing.
+	Stderr io.Writer
 }
 
 // Result is how a command ended.
 type Result struct {
-	// Output is what it wrote to stdout and stderr, in order of arrival.
+	// Output is what it wrote to stdout and stderr. With a Stderr of its own their order is that of arrival.
 	Output string
 	// Code is its exit status, 128 + n after signal n.
 	Code int
@@ -69,7 +71,7 @@ func (vm *VM) Exec(ctx context.Context, c Command) (Result, error) {
 	})
 	defer s.forget(id)
 	err = s.out.WriteJSON(wire.Exec, id, wire.Command{
-		Argv: c.Argv, Env: vm.environment(c.Env), Dir: c.Dir, TimeoutMillis: c.Timeout.Milliseconds(),
+		Argv: c.Argv, Env: vm.environment(c.Env), Dir: c.Dir, Merge: c.Stderr == nil, TimeoutMillis: c.Timeout.Milliseconds(),
 	})
 	if err != nil {
 		return Result{}, s.failed(err)

@@ -432,18 +432,18 @@ func testTestroot(t *testing.T, vm *numavm.VM, topo numavm.Topology) {
 	if got := output(t, vm, "cat /run/numavm/gpus"); got != strings.Join(table, "\n")+"\n" {
 		t.Errorf("/run/numavm/gpus is %q, want %q", got, table)
 	}
-	for script, want := range map[string]string{
-		"cat " + root + "/proc/1/comm":                                                                    "systemd\n",
-		"cat " + root + "/proc/sys/vm/swappiness":                                                         output(t, vm, "cat /proc/sys/vm/swappiness"),
-		"readlink " + root + "/sys":                                                                       "/sys\n",
-		"cut -d' ' -f1-8 " + root + "/proc/driver/nvidia/version | head -n 1":                             "NVRM version: NVIDIA UNIX Open Kernel Module for\n",
-		"stat -c '%F %t %T' " + root + "/dev/nvidia3":                                                     "character special file c3 3\n",
-		"ls -d /proc/driver/nvidia 2>/dev/null || echo none":                                              "none\n",
-		"PROC_DRIVER=1 testroot-up; ls /proc/driver/nvidia/gpus | wc -l":                                  "4\n",
-		"umount /proc/driver; testroot-up; head -n 1 /run/numavm/gpus | cut -d' ' -f1,2; ls /proc/driver": "0 " + addresses[0] + "\nrtc\n",
+	for _, c := range []struct{ script, want string }{
+		{"cat " + root + "/proc/1/comm", "systemd\n"},
+		{"cat " + root + "/proc/sys/vm/swappiness", output(t, vm, "cat /proc/sys/vm/swappiness")},
+		{"readlink " + root + "/sys", "/sys\n"},
+		{"cut -d' ' -f1-8 " + root + "/proc/driver/nvidia/version | head -n 1", "NVRM version: NVIDIA UNIX Open Kernel Module for\n"},
+		{"stat -c '%F %t %T' " + root + "/dev/nvidia3", "character special file c3 3\n"},
+		{"ls -d /proc/driver/nvidia 2>/dev/null || echo none", "none\n"},
+		{"PROC_DRIVER=1 testroot-up; ls /proc/driver/nvidia/gpus | wc -l", "4\n"},
+		{"umount /proc/driver; testroot-up; head -n 1 /run/numavm/gpus | cut -d' ' -f1,2; ls /proc/driver", "0 " + addresses[0] + "\nrtc\n"},
 	} {
-		if got := output(t, vm, script); got != want {
-			t.Errorf("%s: %q, want %q", script, got, want)
+		if got := output(t, vm, c.script); got != c.want {
+			t.Errorf("%s: %q, want %q", c.script, got, c.want)
 		}
 	}
 	res, err := vm.Run(t.Context(), "GPU_MINORS='0 1 2 2' testroot-up")

@@ -100,6 +100,10 @@ func TestCommands(t *testing.T) {
 		wantErr        string
 	}{
 		{name: "output and code", command: shell("echo out; echo err >&2; exit 3"), stdout: "out\n", stderr: "err\n", status: wire.Status{Code: 3}},
+		{
+			name: "merged", stdout: "a\nb\nc\n",
+			command: wire.Command{Argv: []string{"/bin/sh", "-c", "echo a; echo b >&2; echo c"}, Dir: "/", Merge: true},
+		},
 		{name: "signal", command: shell("kill -9 $$"), status: wire.Status{Code: 137}},
 		{name: "binary output", command: shell(`printf 'a\000b\377'`), stdout: "a\x00b\xff"},
 		{name: "much output", command: shell("i=0; while [ $i -lt 65536 ]; do echo 0123456789abcdef; i=$((i+1)); done"), stdout: long},

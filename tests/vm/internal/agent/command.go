@@ -33,23 +33,29 @@ func (a *agent) run(ctx context.Context, id uint32, c wire.Command) wire.Status 
 	if err != nil {
 		return notStarted(err)
 	}
-	stderr, err := newForwarder(func(b []byte) error { return a.out.Write(wire.Stderr, id, b) })
-	if err != nil {
-		stdout.abandon()
-		return notStarted(err)
+	streams := []*forwarder{stdout}
+	if !c.Merge {
+		stderr, err := newForwarder(func(b []byte) error { return a.out.Write(wire.Stderr, id, b) })
+		if err != nil {
+			stdout.abandon()
+			return notStarted(err)
+		}
+		streams = append(streams, stderr)
 	}
 	cmd := &exec.Cmd{
 		Path: path, Args: c.Argv, Env: c.Env, Dir: c.Dir,
-		Stdout: stdout.in, Stderr: stderr.in,
+		Stdout: stdout.in, Stderr: streams[len(streams)-1].in,
 		SysProcAttr: group.attributes(),
 	}
 	if err := cmd.Start(); err != nil {
-		stdout.abandon()
-		stderr.abandon()
+		for _, s := range streams {
+			s.abandon()
+		}
 		return notStarted(err)
 	}
-	stdout.start()
-	stderr.start()
+	for _, s := range streams {
+		s.start()
+	}
 
 	if c.TimeoutMillis > 0 {
 		var cancel context.CancelFunc
@@ -63,8 +69,9 @@ func (a *agent) run(ctx context.Context, id uint32, c wire.Command) wire.Status 
 	})
 	err = cmd.Wait()
 	killed := !stopKiller()
-	stdout.drain()
-	stderr.drain()
+	for _, s := range streams {
+		s.drain()
+	}
 	status := wire.Status{Code: exitCode(cmd.ProcessState), TimedOut: killed && errors.Is(ctx.Err(), context.DeadlineExceeded)}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -64,6 +64,8 @@ type Command struct {
 	Env []string `json:"env"`
 	// Dir is the working directory.
 	Dir string `json:"dir"`
+	// Merge sends stderr as Stdout, through one pipe, so that the order of writing stays.
+	Merge bool `json:"merge,omitempty"`
 	// TimeoutMillis is after how long the command and all that it started is killed; 0 is never.
 	TimeoutMillis int64 `json:"timeout_ms"`
 }
