@@ -37,27 +37,48 @@ type Paths struct {
 // ErrGone is in the error of Of for a process whose cgroup was removed.
 var ErrGone = errors.New("its cgroup was removed")
 
-// Of returns the cgroups of process pid. It reads /proc/PID/cgroup and
-// /proc/self/mountinfo below root, "/" outside tests; the folders are below root
-// as well. An error says which file could not be read or understood, or that one of
-// the process's cgroups is not visible from here (a cgroup namespace); what was
-// found is returned beside it. For a process that does not exist
-// errors.Is(err, fs.ErrNotExist) holds.
+// Hierarchies are the cgroup hierarchies that are mounted.
+type Hierarchies struct {
+	root   string
+	mounts []mount
+}
+
+// Mounted returns the hierarchies that /proc/self/mountinfo below root shows,
+// "/" outside tests.
+func Mounted(root string) (Hierarchies, error) {
+	file := filepath.Join(root, "proc/self/mountinfo")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return Hierarchies{}, err
+	}
+	mounts, err := parseMounts(string(text))
+	if err != nil {
+		return Hierarchies{}, fmt.Errorf("%s: %w", file, err)
+	}
+	return Hierarchies{root, mounts}, nil
+}
+
+// Of is Hierarchies.Of for a single process.
 func Of(root string, pid int) (Paths, error) {
-	file := filepath.Join(root, "proc", strconv.Itoa(pid), "cgroup")
+	hierarchies, err := Mounted(root)
+	if err != nil {
+		return Paths{}, err
+	}
+	return hierarchies.Of(pid)
+}
+
+// Of returns the cgroups of process pid. It reads /proc/PID/cgroup; that and the
+// folders are below the root that Mounted was given. An error says which file
+// could not be read or understood, or that one of the process's cgroups is not
+// visible from here (a cgroup namespace); what was found is returned beside it.
+// For a process that does not exist errors.Is(err, fs.ErrNotExist) holds.
+func (h Hierarchies) Of(pid int) (Paths, error) {
+	file := filepath.Join(h.root, "proc", strconv.Itoa(pid), "cgroup")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return Paths{}, err
 	}
 	members, err := parseMembership(string(text))
-	if err != nil {
-		return Paths{}, fmt.Errorf("%s: %w", file, err)
-	}
-	file = filepath.Join(root, "proc/self/mountinfo")
-	if text, err = os.ReadFile(file); err != nil {
-		return Paths{}, err
-	}
-	mounts, err := parseMounts(string(text))
 	if err != nil {
 		return Paths{}, fmt.Errorf("%s: %w", file, err)
 	}
@@ -71,7 +92,7 @@ func Of(root string, pid int) (Paths, error) {
 		if !member {
 			continue
 		}
-		if *hierarchy.place, err = locate(root, hierarchy.controller, path, mounts); err != nil {
+		if *hierarchy.place, err = locate(h.root, hierarchy.controller, path, h.mounts); err != nil {
 			errs = append(errs, fmt.Errorf("cgroup of pid %d: %w", pid, err))
 		}
 	}

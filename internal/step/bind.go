@@ -46,17 +46,26 @@ type Result struct {
 	Tasks  []Outcome         // one for each task
 }
 
+var errNoDeviceCgroup = errors.New("the task is in no cgroup in which Slurm constrains devices")
+
 // Locate finds the cgroup of each task.
-func (s *Step) Locate(tasks []Task) {
+func (s *Step) Locate(tasks []Task) error {
+	hierarchies, err := cgroup.Mounted(s.root)
+	if err != nil {
+		return err
+	}
 	for i := range tasks {
-		paths, err := cgroup.Of(s.root, tasks[i].PID)
-		if err != nil {
-			tasks[i].Probed = err
-			continue
-		}
+		paths, err := hierarchies.Of(tasks[i].PID)
 		tasks[i].cgroup = paths
 		tasks[i].Join = paths.DeviceProcs()
+		if tasks[i].Join == "" && err == nil {
+			err = errNoDeviceCgroup
+		}
+		if tasks[i].Join == "" {
+			tasks[i].Probed = err
+		}
 	}
+	return nil
 }
 
 // Bind plans for all tasks and applies the plan to those whose GPUs are known.
@@ -164,23 +173,27 @@ func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
 	for gpu := range result.GPUs.All() {
 		request.GPUs = append(request.GPUs, gpu)
 	}
+	// Slurm holds all tasks of a step to the same nodes and the same cpuset.
+	first := &tasks[0]
+	var err error
+	if request.Mems, err = cgroup.MemsAllowed(s.root, first.PID); err != nil {
+		return request, err
+	}
+	var cpuset idset.Set
+	if s.constrained.cores {
+		if cpuset, err = first.cgroup.CPUs(); err != nil {
+			s.log("cpuset of pid %d: %v: what its step was granted is taken from its tasks' affinity", first.PID, err)
+		}
+		request.CPUs = cpuset
+	}
 	for i := range tasks {
 		cpus, err := affinity.Get(tasks[i].PID)
 		if err != nil {
 			return request, err
 		}
-		granted := cpus
-		if s.constrained.cores {
-			if set, err := tasks[i].cgroup.CPUs(); err == nil && !set.Empty() {
-				granted = set
-			}
+		if cpuset.Empty() {
+			request.CPUs = request.CPUs.Or(cpus)
 		}
-		request.CPUs = request.CPUs.Or(granted)
-		mems, err := cgroup.MemsAllowed(s.root, tasks[i].PID)
-		if err != nil {
-			return request, err
-		}
-		request.Mems = request.Mems.Or(mems)
 		task := placement.Task{LocalID: tasks[i].LocalID, CPUs: cpus}
 		if !result.Tasks[i].ByEnvironment {
 			for gpu := range result.Tasks[i].Sees.All() {

@@ -198,7 +198,9 @@ func TestBind(t *testing.T) {
 	request := node(t, "demo-dual", "ConstrainDevices=yes\n")
 	s := open(t, request)
 	tasks := sleepers(t, 2)
-	s.Locate(tasks)
+	if err := s.Locate(tasks); err != nil {
+		t.Fatal(err)
+	}
 	for i, gpu := range []int{2, 0} {
 		tasks[i].Access, tasks[i].Probed = idset.Of(gpu), nil
 	}
@@ -228,7 +230,9 @@ func TestBindLeavesAloneWhatTheEnvironmentDecides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Locate(tasks)
+	if err := s.Locate(tasks); err != nil {
+		t.Fatal(err)
+	}
 	tasks[0].Access, tasks[0].Probed = idset.Range(0, 3), nil
 	result, err := s.Bind(tasks)
 	if err != nil {
@@ -247,7 +251,9 @@ func TestBindATaskThatHasGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	tasks := []Task{{PID: command.Process.Pid}}
-	s.Locate(tasks)
+	if err := s.Locate(tasks); err != nil {
+		t.Fatal(err)
+	}
 	if tasks[0].Probed == nil {
 		t.Error("its cgroup was found")
 	}

@@ -92,7 +92,9 @@ func gputune_core_locate(p *C.struct_gputune_page) C.int {
 		for i := range page.slots() {
 			session.tasks[i] = step.Task{LocalID: i, PID: int(page.slots()[i].pid)}
 		}
-		session.step.Locate(session.tasks)
+		if err := session.step.Locate(session.tasks); err != nil {
+			return err
+		}
 		for i, task := range session.tasks {
 			put(page.slots()[i].join[:], task.Join)
 		}

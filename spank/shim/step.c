@@ -17,7 +17,7 @@ static struct gputune_page *page;
 static size_t page_size;
 static pid_t stepd;
 static uint32_t forked;
-static gputune_call *core_locate, *core_bind;
+static gputune_call *core_open, *core_locate, *core_bind;
 
 struct gputune_page *step_page(void)
 {
@@ -127,36 +127,47 @@ static bool map_page(spank_t sp)
 
 /*
  * The core is never unloaded: a Go runtime cannot be, and slurmstepd ends soon.
- * Loading it raises the soft limit of open files, which tasks could inherit.
+ * The runtime starts in threads of its own, while Slurm prepares the tasks; it
+ * is first called when they have been forked, and then need not be waited for.
+ *
+ * Starting, it raises the soft limit of open files, at any moment from here to
+ * that first call. slurmstepd gets its limit back then, and a task that was
+ * forked in between in task_bind.
  */
-static bool load_core(const char *path)
+static void load_core(const char *path)
 {
+	char why[GPUTUNE_TEXT];
+	struct text text = text_in(why, sizeof(why));
 	struct rlimit files;
-	bool saved = getrlimit(RLIMIT_NOFILE, &files) == 0;
-	void *core = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	gputune_call *core_open;
-	int rc;
+	void *core;
 
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		page->files_soft = files.rlim_cur;
+		page->files_hard = files.rlim_max;
+	}
+	core = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!core) {
-		char why[GPUTUNE_TEXT];
-		struct text text = text_in(why, sizeof(why));
-
 		text_add(&text, "the core could not be loaded: ");
 		text_add(&text, dlerror());
 		fail(why);
-		return false;
+		return;
 	}
 	core_open = (gputune_call *)dlsym(core, GPUTUNE_CALL_OPEN);
 	core_locate = (gputune_call *)dlsym(core, GPUTUNE_CALL_LOCATE);
 	core_bind = (gputune_call *)dlsym(core, GPUTUNE_CALL_BIND);
 	if (!core_open || !core_locate || !core_bind) {
-		fail("the core is not this plugin's: a function is missing");
-		return false;
+		text_add(&text, path);
+		text_add(&text, " is not this plugin's core: a function is missing");
+		fail(why);
 	}
-	rc = core_open(page);
-	if (saved)
+}
+
+void step_keep_files(const struct gputune_page *shared)
+{
+	struct rlimit files = { .rlim_cur = shared->files_soft, .rlim_max = shared->files_hard };
+
+	if (files.rlim_max)
 		setrlimit(RLIMIT_NOFILE, &files);
-	return rc == 0;
 }
 
 void step_open(spank_t sp, const struct settings *settings)
@@ -182,14 +193,21 @@ void step_open(spank_t sp, const struct settings *settings)
 	if (spank_getenv(sp, "SLURMD_NODENAME", page->node, sizeof(page->node)) != ESPANK_SUCCESS)
 		copy(page->node, sizeof(page->node), getenv("SLURMD_NODENAME"));
 	copy_environment(sp, step);
-	if (!load_core(settings->core))
+	/* Until the core has read the value: what becomes of the step if it never does. */
+	page->strict = items_have(value, "strict");
+	page->report = items_have(value, "quiet") ? GPUTUNE_REPORT_QUIET : GPUTUNE_REPORT_WARNINGS;
+	load_core(settings->core);
+	if (page->state == GPUTUNE_FAILED)
 		slurm_error("gputune: %s", page->error);
-	log_lines();
 }
 
 static void bind_all(void)
 {
-	if (core_locate(page) == 0) {
+	int rc = core_open(page);
+
+	step_keep_files(page);
+	log_lines();
+	if (rc == 0 && core_locate(page) == 0) {
 		probe(page);
 		core_bind(page);
 	}
@@ -209,7 +227,7 @@ void step_forked(spank_t sp)
 	int local;
 	pid_t pid;
 
-	if (!page || page->state != GPUTUNE_OPEN)
+	if (!page || page->state != GPUTUNE_UNBOUND)
 		return;
 	if (spank_get_item(sp, S_TASK_ID, &local) != ESPANK_SUCCESS ||
 	    spank_get_item(sp, S_TASK_PID, &pid) != ESPANK_SUCCESS || local < 0 || (uint32_t)local >= page->tasks)

@@ -74,6 +74,7 @@ func TestSuites(t *testing.T) {
 			t.Run("share", func(t *testing.T) { testShare(t, vm, share) })
 			t.Run("put", func(t *testing.T) { testPut(t, vm) })
 			t.Run("slurm", func(t *testing.T) { testSlurm(t, vm, s, topo) })
+			t.Run("slurm anew", func(t *testing.T) { testSlurmAnew(t, vm) })
 			t.Run("testroot", func(t *testing.T) { testTestroot(t, vm, topo) })
 			t.Run("panic", func(t *testing.T) { testPanic(t, vm) })
 		})
@@ -352,7 +353,7 @@ func testSlurm(t *testing.T, vm *numavm.VM, s numavm.Suite, topo numavm.Topology
 	if !strings.Contains(said, "Slurm "+s.Slurm()+".") || !strings.Contains(said, "node idle") {
 		t.Errorf("slurm-up said %q, want Slurm %s", said, s.Slurm())
 	}
-	lines := strings.Split(strings.TrimSpace(output(t, vm, "srun -n4 --gpus-per-task=1 "+openable)), "\n")
+	lines := strings.Split(strings.TrimSpace(output(t, vm, "srun -Q -n4 --gpus-per-task=1 "+openable)), "\n")
 	slices.Sort(lines)
 	seen := map[string]bool{}
 	for i, l := range lines {
@@ -366,7 +367,7 @@ func testSlurm(t *testing.T, vm *numavm.VM, s numavm.Suite, topo numavm.Topology
 		t.Errorf("tasks and the devices that they can open: %q; want four", lines)
 	}
 	// As an ordinary user, and with the status passed on.
-	res, err := vm.Run(t.Context(), "runuser -u user -- srun -n1 --chdir=/ sh -c 'id -un; exit 9'")
+	res, err := vm.Run(t.Context(), "runuser -u user -- srun -Q -n1 --chdir=/ sh -c 'id -un; exit 9'")
 	if err != nil || res.Code != 9 || !strings.HasPrefix(res.Output, "user\n") {
 		t.Errorf("as user: %+v, %v", res, err)
 	}
@@ -391,6 +392,24 @@ func testSlurm(t *testing.T, vm *numavm.VM, s numavm.Suite, topo numavm.Topology
 		if got := output(t, vm, "grep File=/dev/nvidia"+f[0]+" /etc/slurm/gres.conf"); got != want {
 			t.Errorf("gres.conf has %q, want %q", got, want)
 		}
+	}
+}
+
+// testSlurmAnew: a second slurm-up takes other settings and leaves nothing of the first: no job, no process, no plugin.
+func testSlurmAnew(t *testing.T, vm *numavm.VM) {
+	output(t, vm, "PLUGSTACK='# none' SLURM_EXTRA='SchedulerParameters=defer' SLURMD_PARAMETERS=config_overrides slurm-up")
+	output(t, vm, `srun -Q -n2 sleep 9999 & until pgrep -fx 'sleep 9999' >/dev/null; do sleep 0.2; done`)
+	if got := output(t, vm, "cat /etc/slurm/plugstack.conf; scontrol show config | grep -E '^(SchedulerParameters|SlurmdParameters)' | tr -s ' '"); got !=
+		"# none\nSchedulerParameters = defer\nSlurmdParameters = config_overrides\n" {
+		t.Errorf("settings: %q", got)
+	}
+	output(t, vm, "slurm-up")
+	if got := output(t, vm, "pgrep -fx 'sleep 9999' || echo none; squeue -h; ls /etc/slurm"); got != "none\ncgroup.conf\ngres.conf\nslurm.conf\n" {
+		t.Errorf("left of the first: %q", got)
+	}
+	res, err := vm.Run(t.Context(), "NODELINE='SocketsPerBoard=1 CoresPerSocket=64' SLURM_WAIT=15 slurm-up")
+	if err != nil || res.Code == 0 || !strings.Contains(res.Output, "not idle") || !strings.Contains(res.Output, "CoresPerSocket") {
+		t.Errorf("a node with more cores than it has: %+v, %v; want it refused, with Slurm's reasons", res, err)
 	}
 }
 
