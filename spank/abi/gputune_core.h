@@ -80,8 +80,6 @@ struct gputune_page {
 	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
 	uint32_t environment_size; /* bytes used of it */
 	uint32_t tasks;            /* on this node */
-	uint64_t files_soft;       /* RLIMIT_NOFILE before the core was loaded */
-	uint64_t files_hard;
 	uint32_t given;            /* 1: the user gave the option, 0: it is the site's default */
 
 	/* answer, by the core */

@@ -40,7 +40,6 @@ void step_open(spank_t sp, const struct settings *settings);
 void step_forked(spank_t sp);
 void step_close(void);
 struct gputune_page *step_page(void);
-void step_keep_files(const struct gputune_page *page); /* async-signal-safe */
 
 /* probe.c */
 void probe(struct gputune_page *page);

@@ -17,7 +17,10 @@ static struct gputune_page *page;
 static size_t page_size;
 static pid_t stepd;
 static uint32_t forked;
+static const char *core_path;
 static gputune_call *core_open, *core_locate, *core_bind;
+static struct rlimit files; /* RLIMIT_NOFILE before the core was loaded */
+static bool files_known;
 
 struct gputune_page *step_page(void)
 {
@@ -126,26 +129,19 @@ static bool map_page(spank_t sp)
 }
 
 /*
- * The core is never unloaded: a Go runtime cannot be, and slurmstepd ends soon.
- * The runtime starts in threads of its own, while Slurm prepares the tasks; it
- * is first called when they have been forked, and then need not be waited for.
- *
- * Starting, it raises the soft limit of open files, at any moment from here to
- * that first call. slurmstepd gets its limit back then, and a task that was
- * forked in between in task_bind.
+ * The core is loaded when the tasks have been forked, so that no process ever
+ * is with a Go runtime in it. It is never unloaded: a Go runtime cannot be, and
+ * slurmstepd ends soon. The runtime starts in threads of its own, while Slurm
+ * sets up the other tasks; it is first called after the last of them.
  */
-static void load_core(const char *path)
+static void load_core(void)
 {
 	char why[GPUTUNE_TEXT];
 	struct text text = text_in(why, sizeof(why));
-	struct rlimit files;
 	void *core;
 
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-		page->files_soft = files.rlim_cur;
-		page->files_hard = files.rlim_max;
-	}
-	core = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	files_known = getrlimit(RLIMIT_NOFILE, &files) == 0;
+	core = dlopen(core_path, RTLD_NOW | RTLD_LOCAL);
 	if (!core) {
 		text_add(&text, "the core could not be loaded: ");
 		text_add(&text, dlerror());
@@ -156,18 +152,10 @@ static void load_core(const char *path)
 	core_locate = (gputune_call *)dlsym(core, GPUTUNE_CALL_LOCATE);
 	core_bind = (gputune_call *)dlsym(core, GPUTUNE_CALL_BIND);
 	if (!core_open || !core_locate || !core_bind) {
-		text_add(&text, path);
+		text_add(&text, core_path);
 		text_add(&text, " is not this plugin's core: a function is missing");
 		fail(why);
 	}
-}
-
-void step_keep_files(const struct gputune_page *shared)
-{
-	struct rlimit files = { .rlim_cur = shared->files_soft, .rlim_max = shared->files_hard };
-
-	if (files.rlim_max)
-		setrlimit(RLIMIT_NOFILE, &files);
 }
 
 void step_open(spank_t sp, const struct settings *settings)
@@ -196,34 +184,31 @@ void step_open(spank_t sp, const struct settings *settings)
 	/* Until the core has read the value: what becomes of the step if it never does. */
 	page->strict = items_have(value, "strict");
 	page->report = items_have(value, "quiet") ? GPUTUNE_REPORT_QUIET : GPUTUNE_REPORT_WARNINGS;
-	load_core(settings->core);
-	if (page->state == GPUTUNE_FAILED)
-		slurm_error("gputune: %s", page->error);
+	core_path = settings->core;
 }
 
 static void bind_all(void)
 {
 	int rc = core_open(page);
 
-	step_keep_files(page);
+	/* The runtime raises the soft limit when it starts. */
+	if (files_known)
+		setrlimit(RLIMIT_NOFILE, &files);
 	log_lines();
 	if (rc == 0 && core_locate(page) == 0) {
 		probe(page);
 		core_bind(page);
+		log_lines();
 	}
-	if (page->state == GPUTUNE_FAILED)
-		slurm_error("gputune: %s", page->error);
-	log_lines();
 }
 
 /*
- * Called once for each task. The tasks wait until the last call has returned,
- * and only then everything is known that the plan depends on: which GPUs each
- * task has, and which CPUs the step has.
+ * Called once for each task, when all have been forked. The tasks wait until the
+ * last call has returned, and only then everything is known that the plan depends
+ * on: which GPUs each task has, and which CPUs the step has.
  */
 void step_forked(spank_t sp)
 {
-	struct gputune_task *task;
 	int local;
 	pid_t pid;
 
@@ -232,16 +217,18 @@ void step_forked(spank_t sp)
 	if (spank_get_item(sp, S_TASK_ID, &local) != ESPANK_SUCCESS ||
 	    spank_get_item(sp, S_TASK_PID, &pid) != ESPANK_SUCCESS || local < 0 || (uint32_t)local >= page->tasks)
 		return;
+	page->task[local].pid = pid;
+	forked++;
 	/* SlurmdParameters=contain_spank runs this hook in a process that only
 	 * shares slurmstepd's memory: a Go runtime does not survive there. */
-	if ((pid_t)syscall(SYS_getpid) != stepd) {
+	if ((pid_t)syscall(SYS_getpid) != stepd)
 		fail("not bound: SlurmdParameters=contain_spank keeps the plugin out of slurmstepd");
-		return;
-	}
-	task = &page->task[local];
-	task->pid = pid;
-	if (++forked == page->tasks)
+	else if (forked == 1)
+		load_core();
+	if (page->state == GPUTUNE_UNBOUND && forked == page->tasks)
 		bind_all();
+	if (page->state == GPUTUNE_FAILED)
+		slurm_error("gputune: %s", page->error);
 }
 
 void step_close(void)

@@ -465,7 +465,6 @@ void task_bind(spank_t sp, struct gputune_page *page)
 	uint32_t local = 0;
 	int id = 0;
 
-	step_keep_files(page);
 	o.page = page;
 	if (spank_get_item(sp, S_TASK_GLOBAL_ID, &o.rank) != ESPANK_SUCCESS ||
 	    spank_get_item(sp, S_TASK_ID, &id) != ESPANK_SUCCESS || id < 0 || (uint32_t)id >= page->tasks)
