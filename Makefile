@@ -1,31 +1,34 @@
 # gputune's build. "make help" lists the targets.
 #
-# Variables: PREFIX and DESTDIR place "make install"; SLURM=24.11 links that
-# release's shim as the one to load (default: the release that is installed).
+# Variables: PREFIX, LIBDIR, SYSCONFDIR and DESTDIR place "make install";
+# SLURM=24.11 links that release's shim as the one to load (default: the release
+# that is installed); CC, CFLAGS, CPPFLAGS, LDFLAGS and GOFLAGS as usual.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 
 PREFIX ?= /usr
-LIBDIR ?= $(PREFIX)/lib/gputune
+LIBDIR ?= $(PREFIX)/lib
+PKGLIBDIR := $(LIBDIR)/gputune
 SYSCONFDIR ?= /etc
 VERSION := 0.1.0
 # The releases of Slurm for which a shim is built: major.minor as Slurm writes it.
 SLURM_RELEASES := 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05 26.11
 
 GO ?= go
-GOFLAGS := -buildvcs=false -trimpath
+override GOFLAGS += -buildvcs=false -trimpath
 export GOFLAGS
 # go-nvml's own header marks functions that it wraps as deprecated.
-export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+CGO_CFLAGS ?= -O2 -g
+override CGO_CFLAGS += -Wno-deprecated-declarations
+export CGO_CFLAGS
 CC ?= cc
 CFLAGS ?= -O2 -g
-HARDENING := -D_FORTIFY_SOURCE=2 -fstack-protector-strong
-WARNINGS := -Wall -Wextra -Werror
-SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -fvisibility=hidden $(WARNINGS) $(HARDENING) $(CFLAGS) \
-	-DGPUTUNE_CORE='"$(LIBDIR)/libgputune.so"' -DGPUTUNE_PROGRAM='"$(PREFIX)/bin/gputune"'
-SHIM_LDFLAGS := -shared -Wl,-z,relro,-z,now,-z,noexecstack,-z,nodelete -Wl,--version-script=spank/shim/exports.map
+HARDENING := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Wall -Wextra $(CFLAGS) $(CPPFLAGS) $(HARDENING) \
+	-DGPUTUNE_CORE='"$(PKGLIBDIR)/libgputune.so"' -DGPUTUNE_PROGRAM='"$(PREFIX)/bin/gputune"'
+SHIM_LDFLAGS := $(LDFLAGS) -shared -Wl,-z,relro,-z,now,-z,noexecstack,-z,nodelete -Wl,--version-script=spank/shim/exports.map
 
 BUILD := build
 TOOLS := $(BUILD)/tools
@@ -33,10 +36,11 @@ SHIMS := $(SLURM_RELEASES:%=$(BUILD)/lib/slurm-%/spank_gputune.so)
 GOLANGCI_LINT_VERSION := v2.12.2
 GOFUMPT_VERSION := v0.9.2
 
-# What a bare Debian 12 with Go lacks.
-PACKAGES_BUILD := gcc libc6-dev binutils libslurm-dev
-PACKAGES_TEST := strace slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2
-PACKAGES_VM := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
+# What a bare Debian 12 with Go lacks: to build, to test on loopback, to run the
+# virtual machine.
+PACKAGES_build := ca-certificates gcc libc6-dev binutils libslurm-dev
+PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace
+PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
 GO_SOURCES := $(shell find cmd conf internal spank tests -name '*.go' 2>/dev/null) go.mod
 SHIM_SOURCES := $(wildcard spank/shim/*.c)
@@ -47,36 +51,40 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 .PHONY: deps
-deps: $(BUILD)/deps.stamp ## install what building and testing need (Debian packages, linters)
+deps: $(BUILD)/deps-build.stamp $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp $(TOOLS)/golangci-lint $(TOOLS)/gofumpt ## install what building and testing need
 
 # Asks dpkg first, so that it needs neither root nor a network once all is there.
-$(BUILD)/deps.stamp: Makefile
+# Elsewhere than on Debian, the build goes on with what there is.
+$(BUILD)/deps-%.stamp: Makefile
 	@mkdir -p $(BUILD)
-	@missing=$$(for p in $(PACKAGES_BUILD) $(PACKAGES_TEST) $(PACKAGES_VM); do \
-		dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
-	if [ -n "$$missing" ]; then \
-		sudo=; [ $$(id -u) = 0 ] || sudo=sudo; \
-		echo installing $$missing; \
-		$$sudo apt-get update -qq; \
-		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >$(BUILD)/apt.log 2>&1 || \
-			{ tail -n 20 $(BUILD)/apt.log; exit 1; }; \
+	@if command -v apt-get >/dev/null; then \
+		missing=$$(for p in $(PACKAGES_$*); do \
+			dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+		if [ -n "$$missing" ]; then \
+			sudo=; [ $$(id -u) = 0 ] || sudo=sudo; \
+			echo "installing" $$missing; \
+			$$sudo apt-get update -qq; \
+			$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >$(BUILD)/apt-$*.log 2>&1 || \
+				{ tail -n 20 $(BUILD)/apt-$*.log; exit 1; }; \
+		fi; \
+	else \
+		echo "no apt-get here: install what these Debian packages have: $(PACKAGES_$*)"; \
 	fi
-	@$(GO) mod download
 	@touch $@
 
-$(TOOLS)/golangci-lint: | $(BUILD)/deps.stamp
+$(TOOLS)/golangci-lint: | $(BUILD)/deps-build.stamp
 	GOBIN=$(CURDIR)/$(TOOLS) GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
-$(TOOLS)/gofumpt: | $(BUILD)/deps.stamp
+$(TOOLS)/gofumpt: | $(BUILD)/deps-build.stamp
 	GOBIN=$(CURDIR)/$(TOOLS) GOFLAGS= $(GO) install mvdan.cc/gofumpt@$(GOFUMPT_VERSION)
 
 .PHONY: build
 build: $(BUILD)/bin/gputune $(BUILD)/lib/libgputune.so $(SHIMS) ## build the programs, the core and the shims of all Slurm releases
 
-$(BUILD)/bin/%: $(GO_SOURCES) | $(BUILD)/deps.stamp
+$(BUILD)/bin/%: $(GO_SOURCES) | $(BUILD)/deps-build.stamp
 	$(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/$*
 
-$(BUILD)/lib/libgputune.so: $(GO_SOURCES) spank/core/exports.map $(wildcard spank/core/*.[ch]) $(SHIM_HEADERS) | $(BUILD)/deps.stamp
+$(BUILD)/lib/libgputune.so: $(GO_SOURCES) spank/core/exports.map $(wildcard spank/core/*.[ch]) $(SHIM_HEADERS) | $(BUILD)/deps-build.stamp
 	$(GO) build -buildmode=c-shared -o $@ \
 		-ldflags '-s -w -extldflags=-Wl,--version-script=$(CURDIR)/spank/core/exports.map' ./spank/core
 	@rm -f $(BUILD)/lib/libgputune.h
@@ -84,39 +92,45 @@ $(BUILD)/lib/libgputune.so: $(GO_SOURCES) spank/core/exports.map $(wildcard span
 # 22.05 -> 0x160500: major and minor must be Slurm's own, micro is free.
 release_number = $(shell printf '0x%02x%02x00' $$((10#$(word 1,$(subst ., ,$(1))))) $$((10#$(word 2,$(subst ., ,$(1))))))
 
-$(BUILD)/lib/slurm-%/spank_gputune.so: $(SHIM_SOURCES) $(SHIM_HEADERS) spank/shim/exports.map Makefile | $(BUILD)/deps.stamp
+# What is compiled into the shims, so that other places make other shims.
+$(BUILD)/shim-flags: FORCE | $(BUILD)/deps-build.stamp
+	@echo '$(subst ','"'"',$(CC) $(SHIM_CFLAGS) $(SHIM_LDFLAGS))' | cmp -s - $@ || echo '$(subst ','"'"',$(CC) $(SHIM_CFLAGS) $(SHIM_LDFLAGS))' >$@
+FORCE:
+
+$(BUILD)/lib/slurm-%/spank_gputune.so: $(SHIM_SOURCES) $(SHIM_HEADERS) spank/shim/exports.map $(BUILD)/shim-flags | $(BUILD)/deps-build.stamp
 	@mkdir -p $(@D)
 	@echo "cc $@"
 	@$(CC) $(SHIM_CFLAGS) -DGPUTUNE_SLURM_RELEASE=$(call release_number,$*) $(SHIM_SOURCES) $(SHIM_LDFLAGS) -o $@ -ldl
 
 .PHONY: demo
-demo: build ## a real Slurm on loopback: the same job without and with --gpu-numa-bind
+demo: build $(BUILD)/deps-test.stamp ## a real Slurm on loopback: the same job without and with --gpu-numa-bind
 	@$(GO) run ./tests/slurm/demo
 
 .PHONY: test
 test: test-unit test-slurm test-vm ## every level that this machine can run
 
 .PHONY: test-unit
-test-unit: build ## placement, parsers, readers: with the race detector
+test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers: with the race detector
 	$(GO) vet ./...
 	$(GO) test -race ./cmd/... ./conf/... ./internal/... ./spank/... ./tests/machines/...
 
 .PHONY: test-slurm
-test-slurm: build ## the plugin in a real Slurm on loopback
+test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loopback
 	$(GO) test -tags slurm -count=1 -timeout 30m -v ./tests/slurm/...
 
 .PHONY: test-vm
-test-vm: build ## the plugin in a virtual NUMA machine with real cpusets
+test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
 	$(GO) test -tags vm -count=1 -timeout 40m -v ./tests/vm/...
 
 .PHONY: bench
-bench: build ## step time, memory and planning time, as ratios within one run
+bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnings as errors
 	$(TOOLS)/golangci-lint run --build-tags slurm,vm ./...
+	$(CC) $(SHIM_CFLAGS) -Werror -fsyntax-only -DGPUTUNE_SLURM_RELEASE=0x160500 $(SHIM_SOURCES)
 
 .PHONY: fmt
 fmt: $(TOOLS)/gofumpt ## format the Go code
@@ -129,18 +143,20 @@ install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<re
 	[ -e $(BUILD)/lib/slurm-$$release/spank_gputune.so ] || \
 		{ echo "install: Slurm $$release: want one of $(SLURM_RELEASES)"; exit 1; }; \
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/bin/gputune; \
-	install -D -m 755 -t $(DESTDIR)$(LIBDIR) $(BUILD)/lib/libgputune.so; \
-	for r in $(SLURM_RELEASES); do install -D -m 755 -t $(DESTDIR)$(LIBDIR)/slurm-$$r $(BUILD)/lib/slurm-$$r/spank_gputune.so; done; \
-	ln -sfn slurm-$$release/spank_gputune.so $(DESTDIR)$(LIBDIR)/spank_gputune.so; \
+	install -D -m 755 -t $(DESTDIR)$(PKGLIBDIR) $(BUILD)/lib/libgputune.so; \
+	for r in $(SLURM_RELEASES); do install -D -m 755 -s -t $(DESTDIR)$(PKGLIBDIR)/slurm-$$r $(BUILD)/lib/slurm-$$r/spank_gputune.so; done; \
+	ln -sfn slurm-$$release/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so; \
 	install -d $(DESTDIR)$(SYSCONFDIR)/gputune; \
 	[ -e $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml ] || \
 		install -m 644 -t $(DESTDIR)$(SYSCONFDIR)/gputune conf/gputune.toml; \
-	echo "add to plugstack.conf:  optional $(LIBDIR)/spank_gputune.so"
+	echo "add to plugstack.conf:  optional $(PKGLIBDIR)/spank_gputune.so"
 
 .PHONY: uninstall
 uninstall: ## remove what install put there, but for changed configuration
-	rm -rf $(DESTDIR)$(LIBDIR)
-	rm -f $(DESTDIR)$(PREFIX)/bin/gputune
+	for r in $(SLURM_RELEASES); do rm -f $(DESTDIR)$(PKGLIBDIR)/slurm-$$r/spank_gputune.so; \
+		rmdir $(DESTDIR)$(PKGLIBDIR)/slurm-$$r 2>/dev/null || true; done
+	rm -f $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so $(DESTDIR)$(PREFIX)/bin/gputune
+	rmdir $(DESTDIR)$(PKGLIBDIR) 2>/dev/null || true
 	if cmp -s conf/gputune.toml $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; then \
 		rm -f $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; fi
 	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/gputune 2>/dev/null || true

@@ -45,7 +45,9 @@ type Items struct{ option.Bind }
 
 // UnmarshalText reads the option's grammar.
 func (i *Items) UnmarshalText(text []byte) (err error) {
-	i.Bind, err = option.ParseBind(string(text), option.DefaultBind())
+	if i.Bind, err = option.ParseBind(string(text), option.DefaultBind()); err == nil && !i.On {
+		err = fmt.Errorf("items %q: off has no effect here: steps that do not give the option follow default= in plugstack.conf", text)
+	}
 	return err
 }
 

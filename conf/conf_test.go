@@ -69,6 +69,7 @@ func TestLoadRefuses(t *testing.T) {
 		"unknown table": {"[path]\nmachine = \"/\"\n", "unknown key path"},
 		"wrong type":    {"[paths]\nmachine = 3\n", "machine"},
 		"bad items":     {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `item "cpus=sideways": want cpus=node|`},
+		"off":           {"[numa_bind]\nitems = \"off,mem=bind\"\n", "default= in plugstack.conf"},
 		"syntax":        {"[paths]\nmachine = \n", "line 2"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,7 +34,7 @@ func topoCommand() *cobra.Command {
 			return writeTopo(command.OutOrStdout(), machine)
 		},
 	}
-	command.Flags().StringVar(&root, "root", "/", "folder whose sys and proc describe the machine")
+	command.Flags().StringVar(&root, "topology", "/", "folder whose sys and proc describe the machine")
 	command.Flags().StringVar(&format, "format", "text", "text or json")
 	return command
 }

@@ -477,7 +477,7 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 	b := Binding{LocalID: task.LocalID, GPUs: gpus, MemPolicy: MemNone, Locality: Unknown, Warnings: []Warning{}}
 	if len(gpus) == 0 {
 		b.GPUs = []int{}
-		b.Warnings = append(b.Warnings, Warning{NoGPU, fmt.Sprintf("task %d has no GPU, left as it is", task.LocalID)})
+		b.Warnings = append(b.Warnings, Warning{NoGPU, "no GPU is visible to it: ask for one with --gpus, or for --gpu-numa-bind=off"})
 		return b
 	}
 	var near idset.Set

@@ -90,10 +90,13 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 	for i := range tasks {
 		outcome := &result.Tasks[i]
 		outcome.Binding = plan.Tasks[i]
-		if outcome.ByEnvironment {
+		if outcome.ByEnvironment || len(outcome.Warnings) > 0 {
 			continue
 		}
 		for _, warning := range plan.Tasks[i].Warnings {
+			if warning.Code == placement.NoGPU && !s.given {
+				continue // a site's default is for tasks that have GPUs
+			}
 			outcome.Warnings = append(outcome.Warnings, warning.Text)
 		}
 		s.apply(&tasks[i], outcome)
@@ -103,14 +106,15 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 
 // see tells which GPUs a task may see. A task that may open some of the node's
 // GPUs and not others is constrained, and those are its own. One that may open
-// all is constrained if Slurm is configured to, else its environment decides.
+// all is constrained if Slurm is configured to, else its environment decides:
+// where devices are constrained the environment tells nothing (CUDA's and
+// Slurm's indices are renumbered for each task).
 func (s *Step) see(task *Task, managed idset.Set, outcome *Outcome) {
 	access := task.Access.And(managed)
 	switch {
-	case task.Probed != nil:
-		outcome.Sees, outcome.ByEnvironment = managed, true
-		outcome.Notes = append(outcome.Notes, fmt.Sprintf("devices could not be probed: %v", task.Probed))
-	case !access.Equal(managed) || s.constrained.devices:
+	case task.Probed != nil && s.constrained.devices:
+		outcome.Warnings = append(outcome.Warnings, fmt.Sprintf("left as it is: its GPUs could not be told: %v", task.Probed))
+	case task.Probed == nil && (s.constrained.devices || !access.Equal(managed)):
 		outcome.Sees = access
 	default:
 		outcome.Sees, outcome.ByEnvironment = managed, true

@@ -19,11 +19,11 @@ import (
 // Request is what slurmstepd knows before it forks the tasks.
 type Request struct {
 	Root        string            // folder below which processes, cgroups and devices are looked up, "/" outside tests
-	Node        string            // this node's name in Slurm
 	Config      string            // gputune.toml, "": the built-in place
-	SlurmConf   string            // slurm.conf; cgroup.conf and gres.conf are beside it
 	Option      string            // value of --gpu-numa-bind
+	Given       bool              // the user gave the option; else it is the site's default
 	Environment map[string]string // variables of the step
+	Process     map[string]string // SLURM_CONF and SLURMD_NODENAME of slurmstepd itself, which no user sets
 }
 
 // Step is one step on this node whose machine and option are known.
@@ -43,6 +43,7 @@ type Step struct {
 	Log []string
 
 	root        string
+	given       bool
 	constrained constraints
 	environment map[string]string
 }
@@ -63,7 +64,7 @@ func (e *OptionError) Unwrap() error { return e.error }
 // its GPUs. An error means that nothing can be bound; it is an *OptionError
 // where the user's value is the reason.
 func Open(request Request) (*Step, error) {
-	s := &Step{root: request.Root, environment: request.Environment}
+	s := &Step{root: request.Root, given: request.Given, environment: request.Environment}
 	config, err := conf.Load(request.Config)
 	if err != nil {
 		s.log("%v: the defaults are used", err)
@@ -71,12 +72,8 @@ func Open(request Request) (*Step, error) {
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}
 	}
-	if what, explicit := slurm.ExplicitCPUBind(s.getenv); explicit {
-		s.KeepCPUs = what
-	}
-	if what, explicit := slurm.ExplicitMemBind(s.getenv); explicit {
-		s.KeepMems = what
-	}
+	s.KeepCPUs, _ = slurm.ExplicitCPUBind(lookup(request.Environment))
+	s.KeepMems, _ = slurm.ExplicitMemBind(lookup(request.Environment))
 	if s.Machine, err = s.readMachine(config.Paths); err != nil {
 		return nil, err
 	}
@@ -84,9 +81,11 @@ func Open(request Request) (*Step, error) {
 	return s, nil
 }
 
-func (s *Step) getenv(name string) (string, bool) {
-	value, found := s.environment[name]
-	return value, found
+func lookup(environment map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		value, found := environment[name]
+		return value, found && value != ""
+	}
 }
 
 func (s *Step) log(format string, arguments ...any) {
@@ -109,15 +108,18 @@ func (s *Step) readMachine(paths conf.Paths) (*topology.Machine, error) {
 // readSlurm finds which GPUs Slurm's gres indices are, and what tasks are held
 // to. What cannot be read is logged and taken as the cautious case.
 func (s *Step) readSlurm(paths conf.Paths, request Request) {
-	folder := filepath.Dir(request.SlurmConf)
-	if request.SlurmConf == "" {
-		folder = "/etc/slurm"
+	process := lookup(request.Process)
+	slurmConf := slurm.ConfPath(process)
+	folder := filepath.Dir(slurmConf)
+	node, known := slurm.NodeName(process)
+	if !known {
+		s.log("SLURMD_NODENAME is not set: lines of gres.conf for single nodes are passed over")
 	}
 	gresConf := paths.GresConf
 	if gresConf == "" {
 		gresConf = filepath.Join(folder, "gres.conf")
 	}
-	conf, err := slurm.ReadSlurm(filepath.Join(folder, "slurm.conf"))
+	conf, err := slurm.ReadSlurm(slurmConf)
 	if err != nil {
 		s.log("%v", err)
 	}
@@ -125,9 +127,9 @@ func (s *Step) readSlurm(paths conf.Paths, request Request) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log("%v", err)
 	}
-	gres.Declared = conf.DeclaredGPUs(request.Node)
+	gres.Declared = conf.DeclaredGPUs(node)
 	s.Devices = make([]string, len(s.Machine.GPUs))
-	for _, entry := range slurm.GPUOrder(gres, request.Node, s.Machine, slurm.Devices(s.root)) {
+	for _, entry := range slurm.GPUOrder(gres, node, s.Machine, slurm.Devices(s.root)) {
 		s.Order = append(s.Order, entry.GPU)
 		if entry.Doubt != "" {
 			s.log("gres index %d: %s", entry.Index, entry.Doubt)
@@ -142,5 +144,17 @@ func (s *Step) readSlurm(paths conf.Paths, request Request) {
 	}
 	if conf.HasTaskPlugin("task/cgroup") {
 		s.constrained = constraints{devices: cgroups.ConstrainDevices, cores: cgroups.ConstrainCores}
+	}
+}
+
+// Lose takes a GPU out of the step that cannot be used, such as one that fell
+// off the bus. Its gres index stays what it is.
+func (s *Step) Lose(gpu int, why error) {
+	s.log("gpu %s: %v: it is left out", s.Machine.GPUs[gpu].PCI, why)
+	s.Devices[gpu] = ""
+	for index := range s.Order {
+		if s.Order[index] == gpu {
+			s.Order[index] = -1
+		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // node lays out a node: the description as its machine, Slurm's configuration
 // beside it.
-func node(t *testing.T, machine, cgroupConf string) Request {
+func node(t *testing.T, cgroupConf string) Request {
 	t.Helper()
 	dir, remove, err := machines.Scratch()
 	if err != nil {
@@ -27,7 +27,7 @@ func node(t *testing.T, machine, cgroupConf string) Request {
 			t.Error(err)
 		}
 	})
-	description, err := machines.Get(machine)
+	description, err := machines.Get("demo-dual")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +45,8 @@ func node(t *testing.T, machine, cgroupConf string) Request {
 		}
 	}
 	return Request{
-		Root: "/", Node: "node1", Config: filepath.Join(dir, "gputune.toml"), SlurmConf: filepath.Join(dir, "slurm.conf"),
-		Environment: map[string]string{},
+		Root: "/", Config: filepath.Join(dir, "gputune.toml"), Given: true,
+		Process: map[string]string{"SLURMD_NODENAME": "node1", "SLURM_CONF": filepath.Join(dir, "slurm.conf")},
 	}
 }
 
@@ -60,7 +60,7 @@ func open(t *testing.T, request Request) *Step {
 }
 
 func TestOpen(t *testing.T) {
-	request := node(t, "demo-dual", "ConstrainDevices=yes\n")
+	request := node(t, "ConstrainDevices=yes\n")
 	request.Option = "mem=bind,strict"
 	request.Environment = map[string]string{
 		"SLURM_CPU_BIND": "quiet,map_cpu:0", "SLURM_CPU_BIND_TYPE": "map_cpu:", "SLURM_CPU_BIND_LIST": "0",
@@ -81,7 +81,7 @@ func TestOpen(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	request := node(t, "demo-dual", "")
+	request := node(t, "")
 	request.Option = "cpus=sideways"
 	_, err := Open(request)
 	var unaccepted *OptionError
@@ -99,8 +99,8 @@ func TestOpenRefuses(t *testing.T) {
 
 // Configuration that cannot be read is said and lived without.
 func TestOpenWithoutConfiguration(t *testing.T) {
-	request := node(t, "demo-dual", "")
-	folder := filepath.Dir(request.SlurmConf)
+	request := node(t, "")
+	folder := filepath.Dir(request.Process["SLURM_CONF"])
 	for _, name := range []string{"slurm.conf", "gres.conf", "cgroup.conf"} {
 		if err := os.Remove(filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
@@ -127,21 +127,22 @@ func TestSee(t *testing.T) {
 		constrained   bool
 		sees          string
 		byEnvironment bool
+		warned        bool
 	}{
-		"some":                       {"2", nil, false, "2", false},
-		"some, and Slurm says so":    {"1-2", nil, true, "1-2", false},
-		"all, constrained":           {"0-3", nil, true, "0-3", false},
-		"all, not constrained":       {"0-3", nil, false, "0-3", true},
-		"none":                       {"", nil, true, "", false},
-		"none, and Slurm is silent":  {"", nil, false, "", false},
-		"one that Slurm has not":     {"0-4", nil, false, "0-3", true},
-		"probe failed":               {"", errors.New("frozen"), true, "0-3", true},
-		"probe failed, unrestricted": {"", errors.New("frozen"), false, "0-3", true},
+		"some":                      {"2", nil, false, "2", false, false},
+		"some, and Slurm says so":   {"1-2", nil, true, "1-2", false, false},
+		"all, constrained":          {"0-3", nil, true, "0-3", false, false},
+		"all, not constrained":      {"0-3", nil, false, "0-3", true, false},
+		"none":                      {"", nil, true, "", false, false},
+		"none, and Slurm is silent": {"", nil, false, "", false, false},
+		"one that Slurm has not":    {"0-4", nil, false, "0-3", true, false},
+		"probe failed, constrained": {"", errors.New("frozen"), true, "", false, true}, // its environment would lie
+		"probe failed, else":        {"", errors.New("frozen"), false, "0-3", true, false},
 	} {
 		s := &Step{constrained: constraints{devices: c.constrained}}
 		var outcome Outcome
 		s.see(&Task{Access: idset.MustParse(c.access), Probed: c.probed}, managed, &outcome)
-		if outcome.Sees.String() != c.sees || outcome.ByEnvironment != c.byEnvironment || (len(outcome.Notes) > 0) != (c.probed != nil) {
+		if outcome.Sees.String() != c.sees || outcome.ByEnvironment != c.byEnvironment || (len(outcome.Warnings) > 0) != c.warned {
 			t.Errorf("%s: %+v", name, outcome)
 		}
 	}
@@ -195,7 +196,7 @@ func TestBind(t *testing.T) {
 	if !idset.Range(0, 1).SubsetOf(allowed) {
 		t.Skipf("this process may run on cpus %s: CPUs 0 and 1 are needed", allowed)
 	}
-	request := node(t, "demo-dual", "ConstrainDevices=yes\n")
+	request := node(t, "ConstrainDevices=yes\n")
 	s := open(t, request)
 	tasks := sleepers(t, 2)
 	if err := s.Locate(tasks); err != nil {
@@ -224,7 +225,7 @@ func TestBind(t *testing.T) {
 }
 
 func TestBindLeavesAloneWhatTheEnvironmentDecides(t *testing.T) {
-	s := open(t, node(t, "demo-dual", "ConstrainDevices=no\n"))
+	s := open(t, node(t, "ConstrainDevices=no\n"))
 	tasks := sleepers(t, 1)
 	before, err := affinity.Get(tasks[0].PID)
 	if err != nil {
@@ -244,8 +245,72 @@ func TestBindLeavesAloneWhatTheEnvironmentDecides(t *testing.T) {
 	}
 }
 
+func TestBindWithoutGPU(t *testing.T) {
+	for _, given := range []bool{true, false} {
+		request := node(t, "ConstrainDevices=yes\n")
+		request.Given = given
+		s := open(t, request)
+		tasks := sleepers(t, 1)
+		if err := s.Locate(tasks); err != nil {
+			t.Fatal(err)
+		}
+		tasks[0].Access, tasks[0].Probed = idset.Set{}, nil
+		result, err := s.Bind(tasks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warned := len(result.Tasks[0].Warnings) > 0; warned != given {
+			t.Errorf("given %v: warnings %v", given, result.Tasks[0].Warnings)
+		}
+	}
+}
+
+func TestBindWhenTheProbeFailed(t *testing.T) {
+	s := open(t, node(t, "ConstrainDevices=yes\n"))
+	tasks := sleepers(t, 2)
+	if err := s.Locate(tasks); err != nil {
+		t.Fatal(err)
+	}
+	before, err := affinity.Get(tasks[0].PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks[0].Probed = errors.New("no answer")
+	tasks[1].Access, tasks[1].Probed = idset.Of(0), nil
+	result, err := s.Bind(tasks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := affinity.Get(tasks[0].PID)
+	warnings := result.Tasks[0].Warnings
+	if err != nil || !after.Equal(before) || len(warnings) != 1 || !strings.Contains(warnings[0], "no answer") || result.Tasks[0].ByEnvironment {
+		t.Errorf("cpus %s, then %s, %v; %+v", before, after, err, result.Tasks[0])
+	}
+	if result.Tasks[1].Binding.CPUs.String() != "0" {
+		t.Errorf("the other task: %+v", result.Tasks[1])
+	}
+}
+
+func TestLose(t *testing.T) {
+	s := open(t, node(t, "ConstrainDevices=no\n"))
+	s.Lose(1, errors.New("gone"))
+	if fmt.Sprint(s.Order) != "[0 -1 2 3]" || s.Devices[1] != "" || !strings.Contains(strings.Join(s.Log, ""), s.Machine.GPUs[1].PCI+": gone") {
+		t.Errorf("order %v, devices %v, log %v", s.Order, s.Devices, s.Log)
+	}
+	// A task that may open the others may open all that there are.
+	tasks := sleepers(t, 1)
+	if err := s.Locate(tasks); err != nil {
+		t.Fatal(err)
+	}
+	tasks[0].Access, tasks[0].Probed = idset.Of(0, 2, 3), nil
+	result, err := s.Bind(tasks)
+	if err != nil || !result.Tasks[0].ByEnvironment || result.GPUs.String() != "0,2-3" {
+		t.Errorf("%+v, %v", result, err)
+	}
+}
+
 func TestBindATaskThatHasGone(t *testing.T) {
-	s := open(t, node(t, "demo-dual", "ConstrainDevices=yes\n"))
+	s := open(t, node(t, "ConstrainDevices=yes\n"))
 	command := exec.Command("true")
 	if err := command.Run(); err != nil {
 		t.Fatal(err)

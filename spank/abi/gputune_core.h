@@ -18,8 +18,9 @@
 #define GPUTUNE_NODE_WORDS 16 /* 1024 nodes, the kernel's largest MAX_NUMNODES */
 #define GPUTUNE_MAX_GPUS 64   /* one bit each in a uint64_t */
 #define GPUTUNE_MAX_MIG 8     /* MIG devices of one GPU: seven with NVIDIA's own limit */
+#define GPUTUNE_MAX_ORDER 512 /* Slurm's gres indices: with MIG several for each GPU */
 #define GPUTUNE_PATH 512
-#define GPUTUNE_TEXT 1024
+#define GPUTUNE_TEXT 4096
 
 /* Values of gputune_page.state. */
 enum {
@@ -29,7 +30,6 @@ enum {
 	GPUTUNE_FAILED = 3   /* error says why nothing is bound */
 };
 
-enum { GPUTUNE_LOCAL = 0, GPUTUNE_REMOTE = 1, GPUTUNE_MIXED = 2, GPUTUNE_UNKNOWN = 3 };
 enum { GPUTUNE_MEM_NONE = 0, GPUTUNE_MEM_PREFER = 1, GPUTUNE_MEM_BIND = 2, GPUTUNE_MEM_INTERLEAVE = 3 };
 enum { GPUTUNE_GPUS_AUTO = 0, GPUTUNE_GPUS_ALL = 1, GPUTUNE_GPUS_LOCAL = 2 };
 enum { GPUTUNE_REPORT_WARNINGS = 0, GPUTUNE_REPORT_VERBOSE = 1, GPUTUNE_REPORT_QUIET = 2 };
@@ -41,12 +41,11 @@ struct gputune_gpu {
 	uint64_t mems[GPUTUNE_NODE_WORDS];
 	uint64_t nodes[GPUTUNE_NODE_WORDS]; /* its local nodes, zero: not known */
 	int32_t fd;                         /* O_PATH on its device node while the probe runs, else -1 */
-	uint32_t locality;
 	char device[GPUTUNE_PATH];
 	char pci[32];
 	char uuid[64];
 	char mig[GPUTUNE_MAX_MIG][64];
-	char warnings[GPUTUNE_TEXT]; /* of its share, a line each */
+	char warnings[1024]; /* of its share, a line each */
 };
 
 /* One task of this node. */
@@ -61,21 +60,19 @@ struct gputune_task {
 	uint64_t sees;            /* GPUs that the task may see */
 	uint64_t gpus;            /* GPUs that it is bound to, of those */
 	uint32_t by_environment;  /* CUDA_VISIBLE_DEVICES decides among sees */
-	uint32_t locality;
 	uint64_t cpus[GPUTUNE_CPU_WORDS];   /* zero: the CPUs are left alone */
 	uint64_t mems[GPUTUNE_NODE_WORDS];  /* zero: the memory policy is left alone */
 	char warnings[GPUTUNE_TEXT];        /* what could not be had as asked, a line each */
-	char notes[GPUTUNE_TEXT];           /* what verbose tells besides, a line each */
+	char notes[1024];                   /* what verbose tells besides, a line each */
 };
 
 struct gputune_page {
-	uint32_t abi;  /* GPUTUNE_ABI of the shim */
-	uint32_t size; /* bytes of the whole mapping */
+	uint32_t abi; /* GPUTUNE_ABI of the shim */
 
 	/* request, by the shim */
-	char node[256];           /* this node's name in Slurm */
+	char node[256];            /* SLURMD_NODENAME of slurmstepd itself */
 	char config[GPUTUNE_PATH]; /* gputune.toml, "": the built-in place */
-	char slurm_conf[GPUTUNE_PATH];
+	char slurm_conf[GPUTUNE_PATH]; /* SLURM_CONF of slurmstepd itself */
 	char option[GPUTUNE_TEXT]; /* the option's value, "" given bare */
 	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
 	uint32_t environment_size; /* bytes used of it */
@@ -90,7 +87,7 @@ struct gputune_page {
 	uint32_t pairing;  /* gpus= */
 	uint32_t gpus;     /* number of entries in gpu */
 	uint32_t orders;   /* number of entries in order */
-	int32_t order[GPUTUNE_MAX_GPUS]; /* position in gpu for each of Slurm's gres indices, -1 unknown */
+	int32_t order[GPUTUNE_MAX_ORDER]; /* position in gpu for each of Slurm's gres indices, -1 unknown */
 	uint64_t step_gpus;              /* GPUs of the step */
 	char keep_cpus[256]; /* the user's own --cpu-bind, which wins, "": none */
 	char keep_mems[256]; /* the user's own --mem-bind, which wins, "": none */

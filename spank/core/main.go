@@ -98,7 +98,8 @@ func gputune_core_locate(p *C.struct_gputune_page) C.int {
 		for i, task := range session.tasks {
 			put(page.slots()[i].join[:], task.Join)
 		}
-		return page.openDevices(session.step)
+		page.openDevices(session.step)
+		return nil
 	})
 }
 
@@ -131,14 +132,19 @@ func gpuMask(set idset.Set) C.uint64_t {
 	return 0
 }
 
-// put writes text as a C string, cut to fit.
+// put writes text as a C string. What does not fit is cut, which shows.
 func put(target []C.char, text string) {
+	if len(text) >= len(target) && len(target) > len(cutMark) {
+		text = text[:len(target)-1-len(cutMark)] + cutMark
+	}
 	n := min(len(text), len(target)-1)
 	for i := range n {
 		target[i] = C.char(text[i])
 	}
 	target[n] = 0
 }
+
+const cutMark = " …"
 
 func putWords(target []C.uint64_t, set idset.Set) {
 	words := set.Words()

@@ -35,11 +35,14 @@ func (p *page) request() step.Request {
 	}
 	return step.Request{
 		Root:        "/",
-		Node:        text(p.node[:]),
 		Config:      text(p.config[:]),
-		SlurmConf:   text(p.slurm_conf[:]),
 		Option:      text(p.option[:]),
+		Given:       p.given != 0,
 		Environment: environment,
+		Process: map[string]string{
+			"SLURMD_NODENAME": text(p.node[:]),
+			"SLURM_CONF":      text(p.slurm_conf[:]),
+		},
 	}
 }
 
@@ -47,7 +50,7 @@ func (p *page) opened(s *step.Step) error {
 	if len(s.Machine.GPUs) > len(p.gpu) || len(s.Order) > len(p.order) {
 		return fmt.Errorf("%d GPUs, %d of Slurm's: at most %d are supported", len(s.Machine.GPUs), len(s.Order), len(p.gpu))
 	}
-	put(p.log[:], strings.Join(s.Log, "\n"))
+	p.putLog(s)
 	p.strict = 0
 	if s.Option.Strict {
 		p.strict = 1
@@ -74,7 +77,6 @@ func (p *page) opened(s *step.Step) error {
 	for i, gpu := range s.Machine.GPUs {
 		slot := &p.gpu[i]
 		slot.fd = -1
-		slot.locality = C.GPUTUNE_UNKNOWN
 		put(slot.device[:], s.Devices[i])
 		put(slot.pci[:], gpu.PCI)
 		put(slot.uuid[:], gpu.UUID)
@@ -83,29 +85,24 @@ func (p *page) opened(s *step.Step) error {
 			put(slot.mig[m][:], uuid)
 		}
 	}
-	p.orders = C.uint32_t(len(s.Order))
-	for i, gpu := range s.Order {
-		p.order[i] = C.int32_t(gpu)
-	}
 	p.state = C.GPUTUNE_OPEN
 	return nil
 }
 
 // openDevices opens the GPUs' device files for the probe: O_PATH neither asks
-// the driver nor wakes the GPU.
-func (p *page) openDevices(s *step.Step) error {
+// the driver nor wakes the GPU. A GPU without its file is lost to the step.
+func (p *page) openDevices(s *step.Step) {
 	for i, device := range s.Devices {
 		if device == "" {
 			continue
 		}
 		fd, err := unix.Open(device, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
-			p.closeDevices()
-			return fmt.Errorf("device file %s of gpu %s: %w", device, s.Machine.GPUs[i].PCI, err)
+			s.Lose(i, fmt.Errorf("device file %s: %w", device, err))
+			continue
 		}
 		p.gpu[i].fd = C.int32_t(fd)
 	}
-	return nil
 }
 
 func (p *page) closeDevices() {
@@ -117,22 +114,24 @@ func (p *page) closeDevices() {
 	}
 }
 
-var localities = map[placement.Locality]C.uint32_t{
-	placement.Local:   C.GPUTUNE_LOCAL,
-	placement.Remote:  C.GPUTUNE_REMOTE,
-	placement.Mixed:   C.GPUTUNE_MIXED,
-	placement.Unknown: C.GPUTUNE_UNKNOWN,
+// putLog hands over what is for slurmd's log.
+func (p *page) putLog(s *step.Step) {
+	put(p.log[:], strings.Join(s.Log, "\n"))
+	s.Log = nil
 }
 
 func (p *page) bound(s *step.Step, result step.Result) {
-	put(p.log[:], strings.Join(s.Log, "\n"))
+	p.putLog(s)
+	p.orders = C.uint32_t(len(s.Order))
+	for i, gpu := range s.Order {
+		p.order[i] = C.int32_t(gpu)
+	}
 	p.step_gpus = gpuMask(result.GPUs)
 	for _, share := range result.Shares {
 		slot := &p.gpu[share.GPU]
 		putWords(slot.cpus[:], share.CPUs)
 		putWords(slot.near[:], share.Near)
 		putWords(slot.mems[:], share.Mems)
-		slot.locality = localities[share.Locality]
 		lines := make([]string, len(share.Warnings))
 		for i, warning := range share.Warnings {
 			lines[i] = warning.Text
@@ -148,7 +147,6 @@ func (p *page) bound(s *step.Step, result step.Result) {
 		for _, gpu := range outcome.Binding.GPUs {
 			slot.gpus |= 1 << gpu
 		}
-		slot.locality = localities[outcome.Binding.Locality]
 		putWords(slot.cpus[:], outcome.Binding.CPUs)
 		putWords(slot.mems[:], outcome.Binding.Mems)
 		put(slot.warnings[:], strings.Join(outcome.Warnings, "\n"))

@@ -1,6 +1,7 @@
 /* The symbols that Slurm looks up, and the options. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shim.h"
 
@@ -126,8 +127,13 @@ EXPORT int slurm_spank_task_init(spank_t sp, int ac, char **av)
 {
 	(void)ac;
 	(void)av;
-	if (step_page())
-		task_bind(sp, step_page());
+	bool lost = false;
+	struct gputune_page *page = step_page(&lost);
+
+	if (page)
+		task_bind(sp, page);
+	else if (lost)
+		_exit(1); /* slurmd's log says why */
 	return ESPANK_SUCCESS;
 }
 

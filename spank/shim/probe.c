@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -21,7 +22,10 @@
 #define AT_EMPTY_PATH 0x1000
 #endif
 
+/* Joining a cgroup can take tens of milliseconds on a large node (an RCU grace
+ * period each). */
 #define DEADLINE_MS 5000
+#define DEADLINE_MS_PER_TASK 100
 
 /* EPERM is the device cgroup's answer. EACCES comes from the file's mode, which
  * is the same for every task and does not tell them apart. */
@@ -56,6 +60,12 @@ static void ask(struct gputune_page *page)
 
 		if (!task->join[0])
 			continue;
+		/* on some releases all tasks of a step are in one */
+		if (t > 0 && strcmp(task->join, task[-1].join) == 0) {
+			task->access = task[-1].access;
+			task->probe_errno = task[-1].probe_errno;
+			continue;
+		}
 		task->probe_errno = join(task->join);
 		if (task->probe_errno)
 			continue;
@@ -66,23 +76,23 @@ static void ask(struct gputune_page *page)
 	}
 }
 
-static int left_ms(const struct timespec *start)
+static int left_ms(const struct timespec *start, int deadline)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return DEADLINE_MS - (int)((now.tv_sec - start->tv_sec) * 1000 + (now.tv_nsec - start->tv_nsec) / 1000000);
+	return deadline - (int)((now.tv_sec - start->tv_sec) * 1000 + (now.tv_nsec - start->tv_nsec) / 1000000);
 }
 
 /* Until the child has gone, which closes its end of the pipe. */
-static bool wait_gone(int fd)
+static bool wait_gone(int fd, int deadline)
 {
 	struct pollfd gone = { .fd = fd, .events = POLLIN };
 	struct timespec start;
 	int left;
 
 	clock_gettime(CLOCK_MONOTONIC, &start);
-	while ((left = left_ms(&start)) > 0) {
+	while ((left = left_ms(&start, deadline)) > 0) {
 		int rc = poll(&gone, 1, left);
 
 		if (rc > 0)
@@ -98,7 +108,7 @@ void probe(struct gputune_page *page)
 	int ends[2];
 	sigset_t all, before;
 	pid_t pid;
-	int rc;
+	int rc, deadline;
 
 	for (uint32_t t = 0; t < page->tasks; t++)
 		page->task[t].probe_errno = page->task[t].join[0] ? EINPROGRESS : ENOENT;
@@ -128,8 +138,9 @@ void probe(struct gputune_page *page)
 		return;
 	}
 	/* A frozen cgroup holds whoever joins it. */
-	if (!wait_gone(ends[0])) {
-		slurm_error("gputune: probe of the device cgroups gave no answer in %d ms", DEADLINE_MS);
+	deadline = DEADLINE_MS + (int)page->tasks * DEADLINE_MS_PER_TASK;
+	if (!wait_gone(ends[0], deadline)) {
+		slurm_error("gputune: probe of the device cgroups gave no answer in %d ms", deadline);
 		kill(pid, SIGKILL);
 	}
 	close(ends[0]);

@@ -39,7 +39,9 @@ int submit_check(const struct settings *settings, const char *value);
 void step_open(spank_t sp, const struct settings *settings);
 void step_forked(spank_t sp);
 void step_close(void);
-struct gputune_page *step_page(void);
+/* The page, or NULL where nothing was asked for. *lost is set where something
+ * was, strictly, and there is no page to say so. */
+struct gputune_page *step_page(bool *lost);
 
 /* probe.c */
 void probe(struct gputune_page *page);
@@ -47,7 +49,7 @@ void probe(struct gputune_page *page);
 /* task.c */
 void task_bind(spank_t sp, struct gputune_page *page);
 
-/* text.c: none of these calls into libc, so that a forked child may. */
+/* text.c: async-signal-safe, for code that runs between fork and exec */
 struct text {
 	char *start;
 	size_t size; /* bytes at start, the last one is kept for the NUL */
@@ -58,10 +60,8 @@ struct text text_in(char *buffer, size_t size);
 void text_add(struct text *text, const char *string);
 void text_add_number(struct text *text, uint64_t number);
 void text_add_list(struct text *text, const uint64_t *words, size_t count);
-bool text_equal(const char *a, const char *b);
-size_t text_length(const char *string);
 bool items_have(const char *items, const char *item);
-uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, const char *list, bool *understood);
+uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list, bool *understood);
 uint64_t gpus_paired(uint64_t sees, uint64_t step, uint32_t tasks, uint32_t rank);
 
 #endif

@@ -6,12 +6,10 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <slurm/slurm.h>
 
 #include "shim.h"
 
-/* Step ids that srun did not make; see slurm.h. */
-#define EXTERN_STEP 0xfffffffc
-#define FIRST_SPECIAL_STEP 0xfffffff0
 
 static struct gputune_page *page;
 static size_t page_size;
@@ -22,8 +20,11 @@ static gputune_call *core_open, *core_locate, *core_bind;
 static struct rlimit files; /* RLIMIT_NOFILE before the core was loaded */
 static bool files_known;
 
-struct gputune_page *step_page(void)
+static bool lost_strictly; /* a strict step for which there is no page */
+
+struct gputune_page *step_page(bool *lost)
 {
+	*lost = lost_strictly;
 	return page;
 }
 
@@ -64,7 +65,7 @@ static void copy_environment(spank_t sp, uint32_t step)
 		"SLURM_MEM_BIND", "SLURM_MEM_BIND_TYPE", "SLURM_MEM_BIND_LIST", "SLURM_MEM_BIND_PREFER",
 		"SLURM_HINT", "SLURM_THREADS_PER_CORE", "SLURM_NTASKS_PER_CORE",
 	};
-	size_t count = step >= FIRST_SPECIAL_STEP ? 2 : sizeof(names) / sizeof(names[0]);
+	size_t count = step > SLURM_MAX_NORMAL_STEP_ID ? 2 : sizeof(names) / sizeof(names[0]);
 	size_t used = 0;
 
 	for (size_t i = 0; i < count; i++) {
@@ -113,8 +114,10 @@ static bool map_page(spank_t sp)
 {
 	uint32_t tasks = 0;
 
-	if (spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS || tasks == 0)
+	if (spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS || tasks == 0) {
+		slurm_error("gputune: Slurm does not tell how many tasks the step has on this node");
 		return false;
+	}
 	page_size = sizeof(struct gputune_page) + tasks * sizeof(struct gputune_task);
 	page = mmap(NULL, page_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED) {
@@ -123,14 +126,20 @@ static bool map_page(spank_t sp)
 		return false;
 	}
 	page->abi = GPUTUNE_ABI;
-	page->size = (uint32_t)page_size;
 	page->tasks = tasks;
 	return true;
 }
 
+/* A Go runtime raises the soft limit of open files when it starts. */
+static void keep_files(void)
+{
+	if (files_known)
+		setrlimit(RLIMIT_NOFILE, &files);
+}
+
 /*
- * The core is loaded when the tasks have been forked, so that no process ever
- * is with a Go runtime in it. It is never unloaded: a Go runtime cannot be, and
+ * The core is loaded when the tasks have been forked: no task is forked from a
+ * process with a Go runtime in it. It is never unloaded: a Go runtime cannot be, and
  * slurmstepd ends soon. The runtime starts in threads of its own, while Slurm
  * sets up the other tasks; it is first called after the last of them.
  */
@@ -155,6 +164,7 @@ static void load_core(void)
 		text_add(&text, core_path);
 		text_add(&text, " is not this plugin's core: a function is missing");
 		fail(why);
+		keep_files();
 	}
 }
 
@@ -166,20 +176,22 @@ void step_open(spank_t sp, const struct settings *settings)
 	forget_outer(sp);
 	if (items_have(value, "off"))
 		return;
-	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == EXTERN_STEP)
+	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == SLURM_EXTERN_CONT)
 		return;
 	/* A site's default is for steps with GPUs; a user who asks is told. */
 	if (!settings->given && !has_gpu(sp))
 		return;
-	if (!map_page(sp))
+	if (!map_page(sp)) {
+		lost_strictly = items_have(value, "strict");
 		return;
+	}
 	stepd = (pid_t)syscall(SYS_getpid);
 	page->given = settings->given;
 	copy(page->option, sizeof(page->option), value);
 	copy(page->config, sizeof(page->config), settings->config);
 	copy(page->slurm_conf, sizeof(page->slurm_conf), getenv("SLURM_CONF"));
-	if (spank_getenv(sp, "SLURMD_NODENAME", page->node, sizeof(page->node)) != ESPANK_SUCCESS)
-		copy(page->node, sizeof(page->node), getenv("SLURMD_NODENAME"));
+	/* slurmstepd's own, not the step's: that one an outer step may have set on another node. */
+	copy(page->node, sizeof(page->node), getenv("SLURMD_NODENAME"));
 	copy_environment(sp, step);
 	/* Until the core has read the value: what becomes of the step if it never does. */
 	page->strict = items_have(value, "strict");
@@ -191,9 +203,7 @@ static void bind_all(void)
 {
 	int rc = core_open(page);
 
-	/* The runtime raises the soft limit when it starts. */
-	if (files_known)
-		setrlimit(RLIMIT_NOFILE, &files);
+	keep_files();
 	log_lines();
 	if (rc == 0 && core_locate(page) == 0) {
 		probe(page);

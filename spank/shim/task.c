@@ -27,11 +27,11 @@ struct outcome {
 	uint64_t gpus;
 	uint64_t cpus[GPUTUNE_CPU_WORDS]; /* asked for, zero: left alone */
 	uint64_t mems[GPUTUNE_NODE_WORDS];
-	uint32_t locality;
+	const char *locality;
 	uint32_t mem; /* policy that is in force */
 	bool unmet;   /* something could not be had as asked */
-	char warnings[4 * GPUTUNE_TEXT];
-	char notes[2 * GPUTUNE_TEXT];
+	char warnings[2 * GPUTUNE_TEXT];
+	char notes[GPUTUNE_TEXT];
 };
 
 static bool any(const uint64_t *words, size_t count)
@@ -60,7 +60,7 @@ static bool meet(const uint64_t *a, const uint64_t *b, size_t count)
 static void say(const char *line)
 {
 	struct sigaction ignore = { .sa_handler = SIG_IGN }, before;
-	size_t length = text_length(line);
+	size_t length = strlen(line);
 
 	sigaction(SIGPIPE, &ignore, &before);
 	while (length > 0) {
@@ -109,7 +109,7 @@ static void say_lines(const struct outcome *o, const char *kind, const char *lin
 
 static void add_line(char *lines, size_t size, const char *line)
 {
-	struct text text = { .start = lines, .size = size, .used = text_length(lines) };
+	struct text text = { .start = lines, .size = size, .used = strlen(lines) };
 
 	if (!*line)
 		return;
@@ -128,11 +128,6 @@ static void warn(struct outcome *o, const char *line)
 static void note(struct outcome *o, const char *line)
 {
 	add_line(o->notes, sizeof(o->notes), line);
-}
-
-static int count(uint64_t gpus)
-{
-	return __builtin_popcountll(gpus);
 }
 
 static bool read_affinity(uint64_t *cpus)
@@ -164,61 +159,62 @@ static void compose(struct outcome *o, uint64_t gpus, uint32_t local)
 	else if (page->pairing == GPUTUNE_GPUS_LOCAL)
 		gpus = choose_local(o, gpus);
 	o->gpus = gpus;
-	o->locality = GPUTUNE_UNKNOWN;
-	bool first = true, anywhere = false;
+	bool anywhere = false;
 	for (uint32_t i = 0; i < page->gpus; i++) {
 		if (!(gpus >> i & 1))
 			continue;
 		add(o->cpus, page->gpu[i].cpus, GPUTUNE_CPU_WORDS);
 		add(o->mems, page->gpu[i].mems, GPUTUNE_NODE_WORDS);
 		anywhere = anywhere || !any(page->gpu[i].mems, GPUTUNE_NODE_WORDS);
-		if (first)
-			o->locality = page->gpu[i].locality;
-		else if (o->locality != page->gpu[i].locality)
-			o->locality = GPUTUNE_MIXED;
-		first = false;
 		warn(o, page->gpu[i].warnings);
 	}
 	/* memory of a GPU that may be anywhere may be anywhere */
 	if (anywhere)
 		memset(o->mems, 0, sizeof(o->mems));
-	if (first && page->given)
-		warn(o, "the task has no GPU, left as it is");
+	if (!gpus && page->given)
+		warn(o, "no GPU is visible to it: ask for one with --gpus, or for --gpu-numa-bind=off");
+}
+
+static void warn_visible(struct outcome *o, const char *list, const char *why)
+{
+	char buffer[GPUTUNE_TEXT];
+	struct text text = text_in(buffer, sizeof(buffer));
+
+	text_add(&text, "CUDA_VISIBLE_DEVICES=");
+	text_add(&text, list);
+	text_add(&text, why);
+	warn(o, buffer);
 }
 
 /* The plan is the parent's, unless only this process knows its GPUs. */
 static void read_plan(spank_t sp, struct outcome *o, uint32_t local)
 {
-	char list[GPUTUNE_TEXT] = "";
+	char list[GPUTUNE_TEXT] = "", gpus_on_node[8];
 	bool understood = true;
-	bool listed = spank_getenv(sp, "CUDA_VISIBLE_DEVICES", list, sizeof(list)) == ESPANK_SUCCESS;
-	uint64_t gpus;
+	spank_err_t found = spank_getenv(sp, "CUDA_VISIBLE_DEVICES", list, sizeof(list));
+	uint64_t gpus = 0;
 
-	gpus = devices_listed(o->page, o->task->sees, list, &understood);
+	if (found == ESPANK_SUCCESS)
+		gpus = devices_listed(o->page, o->task->sees, o->task->by_environment, list, &understood);
 	if (o->task->by_environment) {
-		if (!understood) {
-			char buffer[GPUTUNE_TEXT];
-			struct text text = text_in(buffer, sizeof(buffer));
-
-			text_add(&text, "CUDA_VISIBLE_DEVICES=");
-			text_add(&text, list);
-			text_add(&text, " names a GPU that is not known");
-			warn(o, buffer);
-		}
+		if (!understood)
+			warn_visible(o, list, " names a GPU that is not known");
+		else if (found == ESPANK_NOSPACE)
+			warn_visible(o, "", " is too long");
 		/* Not set, as after --gpu-bind=none: CUDA sees every GPU. */
-		if (!listed && spank_getenv(sp, "SLURM_GPUS_ON_NODE", list, sizeof(list)) == ESPANK_SUCCESS)
+		else if (found != ESPANK_SUCCESS &&
+			 spank_getenv(sp, "SLURM_GPUS_ON_NODE", gpus_on_node, sizeof(gpus_on_node)) == ESPANK_SUCCESS)
 			gpus = o->page->step_gpus;
 		compose(o, gpus, local);
-		note(o, "affinity alone: devices are not constrained, so the task's GPUs are known too late for its cpuset");
+		note(o, "affinity alone: devices are not constrained");
 		return;
 	}
 	/* --gres-flags=allow-task-sharing: the cgroup allows more than the task is meant to use. */
-	if (listed && understood && gpus && count(gpus) < count(o->task->sees)) {
+	if (gpus && understood && __builtin_popcountll(gpus) < __builtin_popcountll(o->task->sees)) {
 		compose(o, gpus, local);
 		return;
 	}
 	o->gpus = o->task->gpus;
-	o->locality = o->task->locality;
 	add(o->cpus, o->task->cpus, GPUTUNE_CPU_WORDS);
 	add(o->mems, o->task->mems, GPUTUNE_NODE_WORDS);
 	warn(o, o->task->warnings);
@@ -275,44 +271,67 @@ static void set_cpus(struct outcome *o)
 		warn_errno(o, "CPU affinity is not as asked, of cpus", o->cpus, GPUTUNE_CPU_WORDS, EINVAL);
 }
 
-/* Where the plan left the CPUs alone, they lie as they lie. */
-static void judge_locality(struct outcome *o)
+/* How the CPUs that the task has, whoever chose them, lie to its GPUs. A GPU
+ * without any CPU near it makes the whole mixed, and so does a CPU near none. */
+static const char *judge_locality(const struct outcome *o)
 {
 	uint64_t now[GPUTUNE_CPU_WORDS], near[GPUTUNE_CPU_WORDS] = { 0 };
-	bool inside = true;
+	bool near_all = true, near_any = false, inside = true;
 
-	if (any(o->cpus, GPUTUNE_CPU_WORDS))
-		return;
-	o->locality = GPUTUNE_UNKNOWN;
 	for (uint32_t i = 0; i < o->page->gpus; i++)
 		if (o->gpus >> i & 1)
 			add(near, o->page->gpu[i].near, GPUTUNE_CPU_WORDS);
 	if (!any(near, GPUTUNE_CPU_WORDS) || !read_affinity(now))
-		return;
+		return "unknown";
+	for (uint32_t i = 0; i < o->page->gpus; i++) {
+		if (!(o->gpus >> i & 1))
+			continue;
+		if (meet(o->page->gpu[i].near, now, GPUTUNE_CPU_WORDS))
+			near_any = true;
+		else
+			near_all = false;
+	}
 	for (size_t i = 0; i < GPUTUNE_CPU_WORDS; i++)
 		inside = inside && !(now[i] & ~near[i]);
-	if (inside)
-		o->locality = GPUTUNE_LOCAL;
-	else
-		o->locality = meet(now, near, GPUTUNE_CPU_WORDS) ? GPUTUNE_MIXED : GPUTUNE_REMOTE;
+	if (!near_any)
+		return "remote";
+	return near_all && inside ? "local" : "mixed";
 }
 
-static int set_policy(const struct outcome *o, uint32_t mem)
+/* Leaves the lowest node alone in the mask. */
+static void keep_lowest(uint64_t *nodes)
 {
-	unsigned long bits = GPUTUNE_NODE_WORDS * 64;
+	bool found = false;
+
+	for (size_t i = 0; i < GPUTUNE_NODE_WORDS; i++) {
+		nodes[i] = found ? 0 : nodes[i] & -nodes[i];
+		found = found || nodes[i];
+	}
+}
+
+static int set_policy(struct outcome *o, uint32_t mem)
+{
+	/* The kernel reads one bit less than it is told. */
+	unsigned long bits = GPUTUNE_NODE_WORDS * 64 + 1;
 	int nodes = 0;
 
 	for (size_t i = 0; i < GPUTUNE_NODE_WORDS; i++)
-		nodes += count(o->mems[i]);
+		nodes += __builtin_popcountll(o->mems[i]);
 	switch (mem) {
 	case GPUTUNE_MEM_BIND:
 		return syscall(SYS_set_mempolicy, MPOL_BIND, o->mems, bits) ? errno : 0;
 	case GPUTUNE_MEM_INTERLEAVE:
 		return syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, o->mems, bits) ? errno : 0;
 	default:
-		/* A kernel before 5.15 prefers one node; then the lowest is taken. */
-		if (nodes > 1 && syscall(SYS_set_mempolicy, MPOL_PREFERRED_MANY, o->mems, bits) == 0)
-			return 0;
+		if (nodes > 1) {
+			if (syscall(SYS_set_mempolicy, MPOL_PREFERRED_MANY, o->mems, bits) == 0)
+				return 0;
+			if (errno != EINVAL)
+				return errno;
+			/* a kernel before 5.15, which prefers one node */
+			keep_lowest(o->mems);
+			note(o, "of several nodes, this kernel prefers the memory of the lowest alone");
+		}
 		return syscall(SYS_set_mempolicy, MPOL_PREFERRED, o->mems, bits) ? errno : 0;
 	}
 }
@@ -347,13 +366,6 @@ static const char *policy_name(uint32_t mem)
 	static const char *const names[] = { "none", "prefer", "bind", "interleave" };
 
 	return names[mem];
-}
-
-static const char *locality_name(uint32_t locality)
-{
-	static const char *const names[] = { "local", "remote", "mixed", "unknown" };
-
-	return names[locality];
 }
 
 static void add_gpus(struct text *text, const struct outcome *o, bool with_nodes)
@@ -391,7 +403,7 @@ static void add_cpus(struct text *text)
 
 static void export(spank_t sp, const struct outcome *o)
 {
-	char buffer[LIST_SIZE];
+	static char buffer[LIST_SIZE];
 	struct text text = text_in(buffer, sizeof(buffer));
 
 	add_gpus(&text, o, false);
@@ -404,12 +416,12 @@ static void export(spank_t sp, const struct outcome *o)
 		text_add_list(&text, o->mems, GPUTUNE_NODE_WORDS);
 	spank_setenv(sp, "GPUTUNE_MEMS", buffer, 1);
 	spank_setenv(sp, "GPUTUNE_MEM_POLICY", policy_name(o->mem), 1);
-	spank_setenv(sp, "GPUTUNE_LOCALITY", locality_name(o->locality), 1);
+	spank_setenv(sp, "GPUTUNE_LOCALITY", o->locality, 1);
 }
 
 static void report(const struct outcome *o)
 {
-	char buffer[LIST_SIZE + 4 * GPUTUNE_TEXT];
+	static char buffer[LIST_SIZE + 4 * GPUTUNE_TEXT];
 	struct text text = text_in(buffer, sizeof(buffer));
 
 	if (o->page->report == GPUTUNE_REPORT_QUIET)
@@ -418,7 +430,7 @@ static void report(const struct outcome *o)
 	if (o->page->report != GPUTUNE_REPORT_VERBOSE)
 		return;
 	say_start(&text, o);
-	text_add(&text, count(o->gpus) > 1 ? "gpus " : "gpu ");
+	text_add(&text, __builtin_popcountll(o->gpus) > 1 ? "gpus " : "gpu ");
 	if (o->gpus)
 		add_gpus(&text, o, true);
 	else
@@ -442,10 +454,16 @@ static void report(const struct outcome *o)
 		text_add(&text, ")");
 	}
 	text_add(&text, ", ");
-	text_add(&text, locality_name(o->locality));
+	text_add(&text, o->locality);
+	for (const char *at = o->notes; *at; at++) {
+		char piece[2] = { *at, '\0' };
+
+		if (at == o->notes)
+			text_add(&text, "; ");
+		text_add(&text, *at == '\n' ? "; " : piece);
+	}
 	text_add(&text, "\n");
 	say(buffer);
-	say_lines(o, "", o->notes);
 }
 
 /*
@@ -461,7 +479,7 @@ static void give_up(const struct outcome *o, const char *lines)
 
 void task_bind(spank_t sp, struct gputune_page *page)
 {
-	static struct outcome o; /* too large for a stack of unknown size */
+	static struct outcome o;
 	uint32_t local = 0;
 	int id = 0;
 
@@ -475,6 +493,9 @@ void task_bind(spank_t sp, struct gputune_page *page)
 	if (page->state != GPUTUNE_BOUND) {
 		const char *why = page->state == GPUTUNE_FAILED ? page->error :
 				  "not bound: slurmstepd did not get as far as all tasks";
+		/* The same for all tasks: one says it. */
+		if (local > 0)
+			why = "";
 		if (page->strict)
 			give_up(&o, why);
 		say_lines(&o, "warning: ", page->report == GPUTUNE_REPORT_QUIET ? "" : why);
@@ -482,7 +503,7 @@ void task_bind(spank_t sp, struct gputune_page *page)
 	}
 	read_plan(sp, &o, local);
 	set_cpus(&o);
-	judge_locality(&o);
+	o.locality = judge_locality(&o);
 	set_memory(&o);
 	note(&o, o.task->notes);
 	if (page->strict && o.unmet)

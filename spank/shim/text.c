@@ -1,4 +1,6 @@
 /* Masks, lists and names as text, for code that runs between fork and exec. */
+#include <string.h>
+
 #include "shim.h"
 
 struct text text_in(char *buffer, size_t size)
@@ -62,28 +64,10 @@ void text_add_list(struct text *text, const uint64_t *words, size_t count)
 	}
 }
 
-bool text_equal(const char *a, const char *b)
-{
-	while (*a && *a == *b) {
-		a++;
-		b++;
-	}
-	return *a == *b;
-}
-
-size_t text_length(const char *string)
-{
-	size_t length = 0;
-
-	while (string[length])
-		length++;
-	return length;
-}
-
 /* Whether item is one of the comma-separated items. */
 bool items_have(const char *items, const char *item)
 {
-	size_t length = text_length(item);
+	size_t length = strlen(item);
 
 	while (*items) {
 		size_t i = 0;
@@ -116,26 +100,34 @@ static bool has_prefix(const char *string, const char *prefix, size_t length)
 	return true;
 }
 
-/* The GPU that one entry of CUDA_VISIBLE_DEVICES names, -1 for none. A number
- * counts, in Slurm's gres order, the GPUs that the task may see. */
-static int device_named(const struct gputune_page *page, uint64_t sees, const char *entry, size_t length)
+/*
+ * The GPU that a number means: Slurm's gres index, or where devices are
+ * constrained the position, in Slurm's order, among those that the task sees.
+ * Returns -1 for none.
+ */
+static int device_numbered(const struct gputune_page *page, uint64_t sees, bool absolute, uint64_t number)
+{
+	if (absolute)
+		return number < page->orders ? page->order[number] : -1;
+	for (uint32_t position = 0; position < page->orders; position++) {
+		int32_t gpu = page->order[position];
+
+		if (gpu >= 0 && sees >> gpu & 1 && number-- == 0)
+			return gpu;
+	}
+	return -1;
+}
+
+/* The GPU that one entry of CUDA_VISIBLE_DEVICES names, -1 for none. */
+static int device_named(const struct gputune_page *page, uint64_t sees, bool absolute, const char *entry, size_t length)
 {
 	uint64_t number = 0;
 	size_t i;
 
 	for (i = 0; i < length && entry[i] >= '0' && entry[i] <= '9' && number < 1000000; i++)
 		number = number * 10 + (uint64_t)(entry[i] - '0');
-	if (i == length && length > 0) {
-		for (uint32_t position = 0; position < page->orders; position++) {
-			int32_t gpu = page->order[position];
-
-			if (gpu < 0 || !(sees >> gpu & 1))
-				continue;
-			if (number-- == 0)
-				return gpu;
-		}
-		return -1;
-	}
+	if (i == length && length > 0)
+		return device_numbered(page, sees, absolute, number);
 
 	int found = -1;
 	for (uint32_t gpu = 0; gpu < page->gpus; gpu++) {
@@ -168,12 +160,12 @@ static int device_named(const struct gputune_page *page, uint64_t sees, const ch
  * The GPUs that CUDA_VISIBLE_DEVICES names out of sees. understood is set to
  * false when an entry names none: the answer is then not to be relied on.
  */
-uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, const char *list, bool *understood)
+uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list, bool *understood)
 {
 	uint64_t gpus = 0;
 
 	*understood = true;
-	if (text_equal(list, "NoDevFiles"))
+	if (strcmp(list, "NoDevFiles") == 0)
 		return 0;
 	while (*list) {
 		size_t length = 0;
@@ -183,7 +175,7 @@ uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, const ch
 			length++;
 		if (list[0] == '-') /* CUDA: a number below zero ends the list */
 			return gpus;
-		gpu = device_named(page, sees, list, length);
+		gpu = device_named(page, sees, absolute, list, length);
 		if (gpu < 0) {
 			*understood = false;
 			return gpus;
@@ -196,15 +188,6 @@ uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, const ch
 	return gpus;
 }
 
-static int count(uint64_t gpus)
-{
-	int n = 0;
-
-	for (; gpus; gpus &= gpus - 1)
-		n++;
-	return n;
-}
-
 /*
  * gpus=auto: the block of GPUs that belongs to the task of this rank, where
  * every task sees all GPUs of the step and their number is a multiple of the
@@ -212,7 +195,7 @@ static int count(uint64_t gpus)
  */
 uint64_t gpus_paired(uint64_t sees, uint64_t step, uint32_t tasks, uint32_t rank)
 {
-	uint32_t total = (uint32_t)count(sees), block, position = 0;
+	uint32_t total = (uint32_t)__builtin_popcountll(sees), block, position = 0;
 	uint64_t paired = 0;
 
 	if (tasks < 2 || total < 2 || total % tasks || sees != step || rank >= tasks)

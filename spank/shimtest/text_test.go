@@ -132,6 +132,13 @@ func TestCUDAVisibleDevices(t *testing.T) {
 		{"f", "MIG-3", "1 8"},
 		{"f", "MIG-GPU-22345678-aaaa-bbbb-cccc-000000000002/7/0", "1 4"},
 		{"f", "GPU-02345678,GPU-32345678", "1 9"},
+		{"af", "0", "1 8"}, // Slurm's own index, where devices are not constrained
+		{"af", "1", "1 4"},
+		{"af", "2", "0 0"}, // a GPU that is not known
+		{"af", "3", "1 2"},
+		{"af", "4", "1 1"},
+		{"af", "5", "0 0"},
+		{"af", "4,0", "1 9"},
 		{"f", "99999999999999999999", "0 0"},
 		{"f", "1x", "0 0"},
 		{"f", strings.Repeat("A", 900), "0 0"},

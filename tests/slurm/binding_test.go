@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gputune/tests/slurm/bed"
 	"gputune/tests/slurm/site"
 )
 
@@ -29,9 +30,9 @@ func TestConstrainedTasksFollowTheirGPU(t *testing.T) {
 				if len(f["open"]) != 1 {
 					t.Fatalf("task %s may open %q, want one device", id, f["open"])
 				}
-				node := nodeOf(t, s, f["open"])
-				if f["cpus"] != cpuOf(node) || f["gcpus"] != cpuOf(node) || f["glocality"] != "local" {
-					t.Errorf("task %s has GPU %s of node %s: %v\n%s", id, f["open"], node, f, stderr)
+				gpu := gpuOf(t, s, f["open"])
+				if f["cpus"] != near(s, gpu) || f["gcpus"] != near(s, gpu) || f["gpus"] != gpu.PCI || f["glocality"] != "local" {
+					t.Errorf("task %s has GPU %s of node %s: %v\n%s", id, f["open"], gpu.Nodes, f, stderr)
 				}
 				if f["cvd"] != "0" {
 					t.Errorf("task %s: CUDA_VISIBLE_DEVICES=%s: this test expects a renumbered one", id, f["cvd"])
@@ -46,8 +47,8 @@ func TestWithoutTheOptionNothingChanges(t *testing.T) {
 		if s == nil {
 			continue
 		}
-		tasks, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0")
-		off, offErr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind=off")
+		tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-bind=map_gpu:1,0")
+		off, offErr := steps(t, s, 2, "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind=off")
 		if stderr != "" || offErr != "" {
 			t.Errorf("said %q and %q", stderr, offErr)
 		}
@@ -71,8 +72,8 @@ func TestUnconstrainedTasksFollowTheirEnvironment(t *testing.T) {
 		if f["cvd"] != want {
 			t.Fatalf("task %s: CUDA_VISIBLE_DEVICES=%s, expected %s of this Slurm", id, f["cvd"], want)
 		}
-		if node := nodeOf(t, s, want); f["cpus"] != cpuOf(node) || f["glocality"] != "local" {
-			t.Errorf("task %s has GPU %s of node %s: %v\n%s", id, want, node, f, stderr)
+		if gpu := gpuOf(t, s, want); f["cpus"] != near(s, gpu) || f["gpus"] != gpu.PCI || f["glocality"] != "local" {
+			t.Errorf("task %s has GPU %s of node %s: %v\n%s", id, want, gpu.Nodes, f, stderr)
 		}
 	}
 }
@@ -85,12 +86,12 @@ func TestTasksThatSeeAllGPUsArePaired(t *testing.T) {
 		}
 		tasks, stderr := fourTasks(t, s, "--gpu-bind=none", "--gpu-numa-bind=verbose")
 		for id, f := range tasks {
-			gpu := s.Machine.GPUs[id[0]-'0']
-			if f["open"] != "0123" || f["gpus"] != gpu.PCI || f["cpus"] != cpuOf(gpu.Nodes.String()) {
+			gpu := &s.Machine.GPUs[id[0]-'0']
+			if f["open"] != "0123" || f["gpus"] != gpu.PCI || f["cpus"] != near(s, gpu) {
 				t.Errorf("task %s: %v, want gpu %s\n%s", id, f, gpu.PCI, stderr)
 			}
 		}
-		tasks, _ = steps(t, s, "-n2", "--gpus=4", "--gpu-bind=none", "--gpu-numa-bind=gpus=all")
+		tasks, _ = steps(t, s, 2, "--gpus=4", "--gpu-bind=none", "--gpu-numa-bind=gpus=all")
 		for id, f := range tasks {
 			if strings.Count(f["gpus"], ",") != 3 || f["cpus"] != "0-1" {
 				t.Errorf("gpus=all: task %s: %v", id, f)
@@ -101,13 +102,17 @@ func TestTasksThatSeeAllGPUsArePaired(t *testing.T) {
 
 func TestVerboseLine(t *testing.T) {
 	s := need(t, constrained)
-	_, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind=verbose")
+	// With cgroup v1, the default enforce=cgroup adds why it cannot be had.
+	if _, stderr := steps(t, s, 1, "--gpus=1", "--gpu-numa-bind=verbose"); strings.Count(stderr, ", local; affinity alone: ") != 1 {
+		t.Errorf("enforce=cgroup: %s", stderr)
+	}
+	_, stderr := steps(t, s, 2, "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind=verbose,enforce=affinity")
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	for task, gpu := range []int{1, 0} {
-		g := s.Machine.GPUs[gpu]
+		g := &s.Machine.GPUs[gpu]
 		// Memory follows the kernel's one node here; what the node is and what it is for is in the line.
 		want := regexp.MustCompile(fmt.Sprintf(`^gputune: %s task %d: gpu %s \(node %s\), cpus %s, mems [0-9-]+ prefer, local$`,
-			regexp.QuoteMeta(s.Node), task, g.PCI, g.Nodes, cpuOf(g.Nodes.String())))
+			regexp.QuoteMeta(s.Node), task, g.PCI, g.Nodes, near(s, g)))
 		found := 0
 		for _, line := range lines {
 			if want.MatchString(line) {
@@ -118,7 +123,7 @@ func TestVerboseLine(t *testing.T) {
 			t.Errorf("%d lines match %s in\n%s", found, want, stderr)
 		}
 	}
-	if _, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-numa-bind=quiet"); stderr != "" {
+	if _, stderr := steps(t, s, 2, "--gpus=2", "--gpu-numa-bind=quiet"); stderr != "" {
 		t.Errorf("quiet said %q", stderr)
 	}
 }
@@ -139,7 +144,7 @@ func TestOptionIsInheritedAndCanBeSwitchedOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cpu := cpuOf(s.Machine.GPUs[0].Nodes.String())
+	cpu := near(s, &s.Machine.GPUs[0])
 	if want := "inherited " + cpu + "\noff\nbatch " + cpu + "\n"; string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -191,7 +196,7 @@ func TestBadValueIsRefusedBeforeAJobExists(t *testing.T) {
 func TestUsersOwnBindingWins(t *testing.T) {
 	s := need(t, constrained)
 	for _, cpu := range []string{"0", "1"} {
-		tasks, stderr := steps(t, s, "-n1", "-c2", "--gpus=1", "--cpu-bind=map_cpu:"+cpu, "--gpu-numa-bind=verbose,strict")
+		tasks, stderr := steps(t, s, 1, "-c2", "--gpus=1", "--cpu-bind=map_cpu:"+cpu, "--gpu-numa-bind=verbose,strict")
 		if tasks["0"]["cpus"] != cpu || tasks["0"]["gcpus"] != cpu {
 			t.Errorf("map_cpu:%s: %v", cpu, tasks["0"])
 		}
@@ -199,52 +204,67 @@ func TestUsersOwnBindingWins(t *testing.T) {
 			t.Errorf("not said: %q", stderr)
 		}
 		locality := "remote"
-		if cpu == cpuOf(nodeOf(t, s, tasks["0"]["open"])) {
+		if cpu == near(s, gpuOf(t, s, tasks["0"]["open"])) {
 			locality = "local"
 		}
 		if tasks["0"]["glocality"] != locality {
 			t.Errorf("map_cpu:%s: locality %s, want %s", cpu, tasks["0"]["glocality"], locality)
 		}
 	}
-	_, stderr := steps(t, s, "-n1", "--gpus=1", "--mem-bind=local", "--gpu-numa-bind=verbose")
+	_, stderr := steps(t, s, 1, "--gpus=1", "--mem-bind=local", "--gpu-numa-bind=verbose")
 	if !strings.Contains(stderr, "none (kept: --mem-bind=local)") {
 		t.Errorf("--mem-bind not said to be kept: %q", stderr)
 	}
-	_, stderr = steps(t, s, "-n1", "--gpus=1", "--cpu-bind=verbose", "--gpu-numa-bind=verbose")
+	_, stderr = steps(t, s, 1, "--gpus=1", "--cpu-bind=verbose", "--gpu-numa-bind=verbose")
 	if strings.Contains(stderr, "kept") {
 		t.Errorf("--cpu-bind=verbose binds nothing, yet: %q", stderr)
 	}
 }
 
-// On an allocation of the other node's CPU alone there is no local CPU.
+// A job of one CPU has GPUs of both nodes: some or all are far from it.
 func TestStrict(t *testing.T) {
 	s := need(t, constrained)
-	// One of two jobs of one CPU and two GPUs each gets a CPU far from one of its GPUs.
-	arguments := []string{"-n1", "--gpus=4", "--gpu-bind=none"}
-	tasks, stderr := steps(t, s, append(arguments, "--gpu-numa-bind=verbose")...)
-	if tasks["0"]["glocality"] != "mixed" || !strings.Contains(stderr, "none of the 1 CPUs of node") {
-		t.Fatalf("expected half of the GPUs to be remote: %v\n%s", tasks, stderr)
+	// -O: two tasks on the one CPU. Which CPU that is, Slurm decides.
+	cpu := must(t, s, "salloc", "-Q", "-n1", "--gpus=4", "srun", "-Q", "-n1", "sed", "-n", "s/^Cpus_allowed_list:\t//p", "/proc/self/status").Stdout
+	var far []string
+	for i := range s.Machine.GPUs {
+		if near(s, &s.Machine.GPUs[i]) != strings.TrimSpace(cpu) {
+			far = append(far, fmt.Sprint(s.Machine.GPUs[i].Minor))
+		}
 	}
-	result, err := s.Run(t.Context(), "srun", append(arguments, "--gpu-numa-bind=strict", "sh", "-c", "echo ran")...)
-	if err != nil {
-		t.Fatal(err)
+	if len(far) != 2 {
+		t.Fatalf("on CPU %s, GPUs %v are far: want two", cpu, far)
 	}
-	if result.Code != 1 || result.Stdout != "" || !strings.Contains(result.Stderr, "task 0: error: gpu 0000:") {
-		t.Errorf("code %d, stdout %q, stderr %q", result.Code, result.Stdout, result.Stderr)
+	for name, c := range map[string]struct {
+		bind     []string
+		locality string
+	}{
+		"all GPUs are far": {[]string{"--gpu-bind=map_gpu:" + strings.Join(far, ",")}, "remote"},
+		"half of them are": {[]string{"--gpu-bind=none"}, "mixed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			step := append([]string{"-Q", "-n1", "--gpus=4", "srun", "-Q", "-n2", "-O"}, c.bind...)
+			items := "gpus=all,"
+			tasks, stderr := stepsOf(t, s, 2, s.Command("salloc", append(step, "--gpu-numa-bind="+items+"verbose", "sh", "-c", show)...))
+			for id, f := range tasks {
+				if f["glocality"] != c.locality || f["cpus"] != strings.TrimSpace(cpu) {
+					t.Errorf("task %s: %v, want %s\n%s", id, f, c.locality, stderr)
+				}
+			}
+			if !strings.Contains(stderr, "none of the 1 CPUs of node") || strings.Count(stderr, " prefer, "+c.locality) != 2 {
+				t.Errorf("not said: %s", stderr)
+			}
+			result, err := s.Run(t.Context(), "salloc", append(step, "--gpu-numa-bind="+items+"strict", "sh", "-c", "echo ran")...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.Code != 1 || result.Stdout != "" || strings.Count(result.Stderr, ": error: gpu 0000:") < 2 {
+				t.Errorf("code %d, stdout %q, stderr %q", result.Code, result.Stdout, result.Stderr)
+			}
+		})
 	}
 	if state, reason, err := s.NodeState(t.Context()); err != nil || strings.Contains(state, "drain") || strings.Contains(state, "down") {
 		t.Errorf("node is %s (%s), %v", state, reason, err)
-	}
-	// All GPUs remote: only the GPUs of the node whose CPU was not granted.
-	cpu := tasks["0"]["cpus"]
-	for _, gpu := range s.Machine.GPUs {
-		if cpuOf(gpu.Nodes.String()) == cpu {
-			continue
-		}
-		tasks, stderr := steps(t, s, "-n1", "--gpus=4", fmt.Sprintf("--gpu-bind=map_gpu:%d", gpu.Minor), "--gpu-numa-bind=verbose")
-		if len(tasks["0"]["open"]) == 1 && tasks["0"]["glocality"] != "remote" {
-			t.Errorf("GPU %d with cpu %s: %v\n%s", gpu.Minor, cpu, tasks["0"], stderr)
-		}
 	}
 }
 
@@ -253,8 +273,8 @@ func TestStepWithoutGPU(t *testing.T) {
 		if s == nil {
 			continue
 		}
-		tasks, stderr := steps(t, s, "-n2", "--gpu-numa-bind")
-		if !strings.Contains(stderr, "no GPU, left as it is") {
+		tasks, stderr := steps(t, s, 2, "--gpu-numa-bind")
+		if !strings.Contains(stderr, "no GPU is visible to it") {
 			t.Errorf("not said: %q", stderr)
 		}
 		for id, f := range tasks {
@@ -270,15 +290,11 @@ func TestStepWithoutGPU(t *testing.T) {
 }
 
 func TestSiteDefault(t *testing.T) {
-	s, err := site.Start(t.Context(), site.Options{
+	s := start(t, site.Options{
 		Arguments: []string{"default=on,verbose", "defualt=off"},
 		Config:    "[numa_bind]\nitems = \"mem=none\"\n",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	tasks, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0")
+	tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-bind=map_gpu:1,0")
 	for id, f := range tasks {
 		if f["glocality"] != "local" || f["gpolicy"] != "none" {
 			t.Errorf("task %s: %v", id, f)
@@ -289,22 +305,18 @@ func TestSiteDefault(t *testing.T) {
 		t.Errorf("the unknown argument is not said on the terminal (%q) and in slurmd's log", stderr)
 	}
 	// Steps without GPUs are left in peace by a site's default.
-	tasks, stderr = steps(t, s, "-n1")
+	tasks, stderr = steps(t, s, 1)
 	if tasks["0"]["glocality"] != "" || strings.Contains(stderr, "no GPU") {
 		t.Errorf("%v, %q", tasks, stderr)
 	}
-	tasks, _ = steps(t, s, "-n1", "--gpus=1", "--gpu-numa-bind=off")
+	tasks, _ = steps(t, s, 1, "--gpus=1", "--gpu-numa-bind=off")
 	if tasks["0"]["glocality"] != "" {
 		t.Errorf("off: %v", tasks)
 	}
 }
 
 func TestProgramMissing(t *testing.T) {
-	s, err := site.Start(t.Context(), site.Options{Arguments: []string{"program=/nonexistent/gputune"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := start(t, site.Options{Arguments: []string{"program=/nonexistent/gputune"}})
 	result, err := s.Run(t.Context(), "srun", "-n1", "--gpus=1", "--gpu-numa-bind=cpus=sideways", "echo", "ran")
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +324,7 @@ func TestProgramMissing(t *testing.T) {
 	if result.Code != 1 || strings.Contains(result.Stdout, "ran") || !strings.Contains(result.Stderr, `item "cpus=sideways"`) {
 		t.Errorf("code %d, stdout %q, stderr %q", result.Code, result.Stdout, result.Stderr)
 	}
-	tasks, _ := steps(t, s, "-n1", "--gpus=1", "--gpu-numa-bind")
+	tasks, _ := steps(t, s, 1, "--gpus=1", "--gpu-numa-bind")
 	if tasks["0"]["glocality"] != "local" {
 		t.Errorf("%v", tasks)
 	}
@@ -322,12 +334,8 @@ func TestProgramMissing(t *testing.T) {
 }
 
 func TestCoreMissing(t *testing.T) {
-	s, err := site.Start(t.Context(), site.Options{Arguments: []string{"core=/nonexistent/libgputune.so"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	tasks, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-numa-bind")
+	s := start(t, site.Options{Arguments: []string{"core=/nonexistent/libgputune.so"}})
+	tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-numa-bind")
 	if len(tasks) != 2 || !strings.Contains(stderr, "the core could not be loaded") {
 		t.Errorf("%v, %q", tasks, stderr)
 	}
@@ -345,9 +353,49 @@ func TestUnprivilegedUser(t *testing.T) {
 	if strings.Count(result.Stdout, "65534\n") != 2 {
 		t.Fatalf("not run as nobody: %s", result.Stdout)
 	}
-	for id, f := range parse(t, strings.ReplaceAll(result.Stdout, "65534\n", "")) {
-		if f["cpus"] != cpuOf(nodeOf(t, s, f["open"])) {
+	for id, f := range parse(t, 2, strings.ReplaceAll(result.Stdout, "65534\n", "")) {
+		if f["cpus"] != near(s, gpuOf(t, s, f["open"])) {
 			t.Errorf("task %s: %v", id, f)
 		}
+	}
+}
+
+// A site's default leaves a step without GPUs in peace, also in a job that has
+// some, and strictly so.
+func TestSiteDefaultInAJobWithGPUs(t *testing.T) {
+	s := start(t, site.Options{Arguments: []string{"default=on,strict,mem=none"}, Bed: bed.Options{ConstrainDevices: true}})
+	result := must(t, s, "salloc", "-Q", "-n2", "--gpus=2", "sh", "-c",
+		"srun -Q -n1 --gres=none sh -c 'echo none $GPUTUNE_GPUS'; srun -Q -n1 --gpus=1 sh -c 'echo one $GPUTUNE_LOCALITY'")
+	if result.Stdout != "none\none local\n" || result.Stderr != "" {
+		t.Errorf("stdout %q, stderr %q", result.Stdout, result.Stderr)
+	}
+}
+
+// Which node this is, only slurmd knows; the user's environment can say what it
+// likes, or what an outer step on another node left there.
+func TestNodeNameIsSlurmds(t *testing.T) {
+	s := need(t, constrained)
+	command := s.Command("srun", "-n1", "--gpus=1", "--gpu-numa-bind=strict,verbose", "true")
+	command.Env = []string{"SLURMD_NODENAME=elsewhere", "SLURM_CONF_SERVER=x"}
+	result, err := command.Run(t.Context())
+	if err != nil || result.Code != 0 || !strings.Contains(result.Stderr, "gputune: "+s.Node+" task 0: gpu 0000:") {
+		t.Errorf("code %d, %v, %q", result.Code, err, result.Stderr)
+	}
+}
+
+// A GPU whose device file has gone is no reason not to bind those that have
+// others.
+func TestLostDevice(t *testing.T) {
+	s := start(t, site.Options{Bed: bed.Options{ConstrainDevices: true}})
+	lost := s.GPU(3)
+	if err := os.Rename(lost, lost+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	result, err := s.Run(t.Context(), "srun", "-Q", "-n1", "--gpus=1", "--gpu-numa-bind=strict,mem=none", "sh", "-c", "echo $GPUTUNE_GPUS")
+	if err != nil || result.Code != 0 || result.Stdout != s.Machine.GPUs[0].PCI+"\n" {
+		t.Errorf("code %d, %v, %q, %q", result.Code, err, result.Stdout, result.Stderr)
+	}
+	if log := s.Log(bed.Slurmd); !strings.Contains(log, "gputune: gpu "+s.Machine.GPUs[3].PCI+": device file "+lost) {
+		t.Errorf("not in slurmd's log:\n%s", log)
 	}
 }

@@ -157,13 +157,9 @@ func TestReleases(t *testing.T) {
 	for _, folder := range append(all, filepath.Join(shims, "slurm-none")) {
 		name := strings.TrimPrefix(filepath.Base(folder), "slurm-")
 		t.Run(name, func(t *testing.T) {
-			other, err := site.Start(t.Context(), site.Options{Without: true, Bed: bed.Options{
+			other := start(t, site.Options{Without: true, Bed: bed.Options{
 				PlugstackLines: []string{"optional " + filepath.Join(folder, "spank_gputune.so") + " core=" + s.Core},
 			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer other.Close()
 			result := srun(t, other, "-n1", "echo", "ran")
 			if !strings.Contains(result.Stdout, "ran") {
 				t.Errorf("stdout %q", result.Stdout)
@@ -248,13 +244,9 @@ func TestUsersEnvironmentDoesNotReachTheCore(t *testing.T) {
 // slurmd as init scripts start it leaves its parent after the plugins were
 // loaded, which no Go runtime survives.
 func TestDaemonisedSlurmd(t *testing.T) {
-	s, err := site.Start(t.Context(), site.Options{Bed: bed.Options{Daemonize: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := start(t, site.Options{Bed: bed.Options{Daemonize: true}})
 	for range 5 {
-		tasks, stderr := steps(t, s, "-n2", "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind")
+		tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind")
 		if len(tasks) != 2 || tasks["0"]["glocality"] != "local" {
 			t.Fatalf("%v, %s", tasks, stderr)
 		}
@@ -265,7 +257,7 @@ func TestDaemonisedSlurmd(t *testing.T) {
 	if err := s.Restart(t.Context(), bed.Slurmd); err != nil {
 		t.Fatal(err)
 	}
-	if tasks, _ := steps(t, s, "-n1", "--gpus=1", "--gpu-numa-bind"); tasks["0"]["glocality"] != "local" {
+	if tasks, _ := steps(t, s, 1, "--gpus=1", "--gpu-numa-bind"); tasks["0"]["glocality"] != "local" {
 		t.Errorf("after the restart: %v", tasks)
 	}
 }

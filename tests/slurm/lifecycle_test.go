@@ -192,7 +192,7 @@ func TestManySteps(t *testing.T) {
 	for _, c := range []struct {
 		site  *site.Site
 		tasks int
-	}{{constrained, 1}, {open, 4}, {constrained, 4}, {open, 64}} {
+	}{{constrained, 1}, {open, 4}, {constrained, 4}, {constrained, 64}} {
 		if c.site == nil {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"gputune/internal/topology"
 	"gputune/tests/slurm/bed"
 	"gputune/tests/slurm/site"
 )
@@ -42,7 +43,7 @@ func run(m *testing.M) int {
 	} {
 		s, err := site.Start(ctx, start.options)
 		if errors.Is(err, bed.ErrUnavailable) {
-			fmt.Println("skipped:", err)
+			fmt.Println("not on this machine:", err)
 			continue
 		}
 		if err != nil {
@@ -72,6 +73,24 @@ func run(m *testing.M) int {
 		}
 	}
 	return status
+}
+
+// start starts a site for one test.
+func start(t *testing.T, options site.Options) *site.Site {
+	t.Helper()
+	s, err := site.Start(t.Context(), options)
+	if errors.Is(err, bed.ErrUnavailable) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }
 
 func need(t *testing.T, s *site.Site) *site.Site {
@@ -107,32 +126,33 @@ const show = `printf 'task=%s cpus=%s policy=%s cvd=%s gpus=%s gcpus=%s gmems=%s
 // facts is what show printed of one task.
 type facts map[string]string
 
-// steps runs show in each task of a step and returns their facts by task, and
-// what else came on standard error.
-func steps(t *testing.T, s *site.Site, arguments ...string) (map[string]facts, string) {
+// steps runs show in each of the tasks of a step and returns their facts by
+// task, and what else came on standard error.
+func steps(t *testing.T, s *site.Site, tasks int, arguments ...string) (map[string]facts, string) {
 	t.Helper()
+	arguments = append([]string{fmt.Sprintf("-n%d", tasks)}, arguments...)
 	// -Q: no word of waiting for resources
-	return stepsOf(t, s, s.Command("srun", append(append([]string{"-Q"}, arguments...), "sh", "-c", show)...))
+	return stepsOf(t, s, tasks, s.Command("srun", append(append([]string{"-Q"}, arguments...), "sh", "-c", show)...))
 }
 
 // fourTasks is steps for four tasks on the node's two CPUs.
 func fourTasks(t *testing.T, s *site.Site, arguments ...string) (map[string]facts, string) {
 	t.Helper()
 	job := append([]string{"-Q", "-n2", "--gpus=4", "srun", "-Q", "-n4", "-O"}, arguments...)
-	return stepsOf(t, s, s.Command("salloc", append(job, "sh", "-c", show)...))
+	return stepsOf(t, s, 4, s.Command("salloc", append(job, "sh", "-c", show)...))
 }
 
-func stepsOf(t *testing.T, s *site.Site, command *bed.Cmd) (map[string]facts, string) {
+func stepsOf(t *testing.T, s *site.Site, tasks int, command *bed.Cmd) (map[string]facts, string) {
 	t.Helper()
 	command.Env = []string{"DEVICES=" + s.Dir + "/dev"}
 	result, err := command.Run(t.Context())
 	if err != nil || result.Code != 0 {
 		t.Fatalf("%s %s: code %d, %v\nstdout: %s\nstderr: %s", command.Name, strings.Join(command.Args, " "), result.Code, err, result.Stdout, result.Stderr)
 	}
-	return parse(t, result.Stdout), result.Stderr
+	return parse(t, tasks, result.Stdout), result.Stderr
 }
 
-func parse(t *testing.T, output string) map[string]facts {
+func parse(t *testing.T, n int, output string) map[string]facts {
 	t.Helper()
 	tasks := map[string]facts{}
 	for line := range strings.Lines(output) {
@@ -147,20 +167,30 @@ func parse(t *testing.T, output string) map[string]facts {
 		}
 		tasks[f["task"]] = f
 	}
+	if len(tasks) != n {
+		t.Fatalf("facts of %d tasks, want %d:\n%s", len(tasks), n, output)
+	}
 	return tasks
 }
 
-// nodeOf tells the described machine's node of the GPU with a minor number.
-func nodeOf(t *testing.T, s *site.Site, minor string) string {
+// gpuOf returns the described machine's GPU with a minor number.
+func gpuOf(t *testing.T, s *site.Site, minor string) *topology.GPU {
 	t.Helper()
-	for _, gpu := range s.Machine.GPUs {
-		if fmt.Sprint(gpu.Minor) == minor {
-			return gpu.Nodes.String()
+	for i := range s.Machine.GPUs {
+		if fmt.Sprint(s.Machine.GPUs[i].Minor) == minor {
+			return &s.Machine.GPUs[i]
 		}
 	}
 	t.Fatalf("no GPU with minor %q", minor)
-	return ""
+	return nil
 }
 
-// cpuOf is the only CPU of a node of the described machine.
-func cpuOf(node string) string { return node }
+// near returns the CPUs of a GPU's node, as the description has them.
+func near(s *site.Site, gpu *topology.GPU) string {
+	for _, node := range s.Machine.Nodes {
+		if gpu.Nodes.Has(node.ID) {
+			return node.CPUs.String()
+		}
+	}
+	return "none"
+}

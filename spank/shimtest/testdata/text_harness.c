@@ -13,9 +13,11 @@ static void describe_node(void)
 {
 	page = calloc(1, sizeof(*page));
 	page->gpus = 4;
-	page->orders = 4;
+	/* Slurm's order runs against that of the PCI addresses, and its third GPU is unknown. */
+	page->orders = 5;
+	for (int i = 0; i < 5; i++)
+		page->order[i] = i == 2 ? -1 : i < 2 ? 3 - i : 4 - i;
 	for (int i = 0; i < 4; i++) {
-		page->order[i] = 3 - i; /* Slurm's order runs against that of the PCI addresses */
 		snprintf(page->gpu[i].uuid, sizeof(page->gpu[i].uuid), "GPU-%d2345678-aaaa-bbbb-cccc-0000000000%02d", i, i);
 		snprintf(page->gpu[i].mig[0], sizeof(page->gpu[i].mig[0]), "MIG-%d1111111-0000-0000-0000-000000000000", i);
 		snprintf(page->gpu[i].mig[1], sizeof(page->gpu[i].mig[1]), "MIG-%d2222222-0000-0000-0000-000000000000", i);
@@ -47,8 +49,9 @@ int main(void)
 			printf("%d\n", items_have(argument ? argument : "", item));
 		} else if (strcmp(what, "devices") == 0) {
 			bool understood;
-			uint64_t sees = strtoull(argument, &argument, 16);
-			uint64_t gpus = devices_listed(page, sees, *argument ? argument + 1 : "", &understood);
+			bool absolute = *argument == 'a';
+			uint64_t sees = strtoull(argument + absolute, &argument, 16);
+			uint64_t gpus = devices_listed(page, sees, absolute, *argument ? argument + 1 : "", &understood);
 			printf("%d %" PRIx64 "\n", understood, gpus);
 		} else if (strcmp(what, "paired") == 0) {
 			uint64_t sees = strtoull(argument, &argument, 16), step = strtoull(argument, &argument, 16);
