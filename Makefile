@@ -125,7 +125,8 @@ test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in 
 .PHONY: bench
 bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench
-	$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology
+	@echo "planning (aim: 1 ms) and reading a machine"
+	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnings as errors
