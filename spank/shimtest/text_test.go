@@ -13,6 +13,7 @@ import (
 
 	"gputune/internal/idset"
 	"gputune/internal/placement"
+	"gputune/internal/slurm"
 	"gputune/internal/topology"
 )
 
@@ -188,5 +189,54 @@ func TestPairingIsPlacements(t *testing.T) {
 		if answer != want[i] {
 			t.Errorf("%s: C %s, Go %s", questions[i], answer, want[i])
 		}
+	}
+}
+
+// What CUDA_VISIBLE_DEVICES says is read twice, here by the child and in Go
+// where a whole machine is at hand; they agree on every list.
+func TestCUDAVisibleDevicesAsInGo(t *testing.T) {
+	machine := &topology.Machine{}
+	for i := range 4 {
+		machine.GPUs = append(machine.GPUs, topology.GPU{
+			Index: i, UUID: fmt.Sprintf("GPU-%d2345678-aaaa-bbbb-cccc-0000000000%02d", i, i),
+			MIG: []string{fmt.Sprintf("MIG-%d1111111-0000-0000-0000-000000000000", i), fmt.Sprintf("MIG-%d2222222-0000-0000-0000-000000000000", i)},
+		})
+	}
+	order := []int{3, 2, -1, 1, 0}
+	random := rand.New(rand.NewPCG(5, 6))
+	words := []string{
+		"0", "1", "2", "3", "4", "5", "17", "-1", "00", "NoDevFiles", "GPU-0", "GPU-12345678", "gpu-2234", "GPU-32345678-aaaa-bbbb-cccc-000000000003",
+		"MIG-0111", "MIG-12222222-0000", "MIG-GPU-22345678-aaaa-bbbb-cccc-000000000002/1/0", "GPU-", "GPU-9", "MIG-7",
+	}
+	var lists, questions []string
+	for range 3000 {
+		var entries []string
+		for range 1 + random.IntN(4) {
+			entries = append(entries, words[random.IntN(len(words))])
+		}
+		lists = append(lists, strings.Join(entries, ","))
+		questions = append(questions, "devices af "+strings.Join(entries, ","))
+	}
+	understood := 0
+	for i, answer := range ask(t, questions) {
+		visible, err := slurm.ParseVisible(lists[i], true)
+		var gpus []int
+		if err == nil {
+			gpus, err = visible.GPUs(machine, order)
+		}
+		mask := uint64(0)
+		for _, gpu := range gpus {
+			mask |= 1 << gpu
+		}
+		flag, got, _ := strings.Cut(answer, " ")
+		if flag == "1" {
+			understood++
+			if want := fmt.Sprintf("%x", mask); err != nil || got != want {
+				t.Errorf("%s: C %s, Go %s, %v", lists[i], got, want, err)
+			}
+		}
+	}
+	if understood < 300 {
+		t.Errorf("%d of %d lists were understood: too few to say anything", understood, len(lists))
 	}
 }
