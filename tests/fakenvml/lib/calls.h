@@ -49,6 +49,7 @@
 	CALL(GetClockInfo, true, 1, false) \
 	CALL(GetClock, true, 1, false) \
 	CALL(GetMaxClockInfo, true, 1, false) \
+	CALL(GetMinMaxClockOfPState, true, 2, false) \
 	CALL(GetPersistenceMode, true, 1, false) \
 	CALL(SetPersistenceMode, true, 1, true) \
 	CALL(GetComputeMode, true, 1, false) \

@@ -69,7 +69,7 @@ static bool mask(struct reader *r, const char *key, const char *rest, struct mas
 	return text_mask(rest, out) ? true : wrong(r, key, "a list such as 0-3,8 or none");
 }
 
-/* An H200 as measured; new_gpu's comment in ../fakenvml.go lists what was not. */
+/* An H200 as measured; ../fakenvml.go lists what was not. */
 static bool new_gpu(struct reader *r, const char *uuid)
 {
 	struct world *w = r->world;
@@ -81,8 +81,8 @@ static bool new_gpu(struct reader *r, const char *uuid)
 	struct gpu *g = &w->gpus[w->gpu_count];
 	*g = (struct gpu){
 		.name = "NVIDIA H200",
-		.bus = 0,
-		.device = 6 + w->gpu_count,
+		.bus = w->gpu_count / 16,
+		.device = 6 + w->gpu_count % 16,
 		.minor = w->gpu_count,
 		.pci_id = 0x233510de,
 		.has_mig = true,

@@ -160,6 +160,7 @@ int state_lock(const struct world *w);
 void state_unlock(int lock);
 bool state_replace(const char *path, const char *text, size_t length);
 nvmlReturn_t state_read(const struct world *w, struct state *s);
+bool state_reset(const struct world *w);
 nvmlReturn_t state_change(struct call *c, enum setting s, struct value value);
 
 /* text.c */

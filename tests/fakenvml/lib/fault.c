@@ -130,6 +130,8 @@ bool fault_parse(struct world *w, char *text, struct fault *f, char *why, size_t
 		return false;
 	}
 	while ((word = text_word(&text))) {
+		char whole[64];
+		snprintf(whole, sizeof whole, "%s", word);
 		char *is = strchr(word, '=');
 		char *said = is ? is + 1 : word + strlen(word);
 		size_t key = is ? (size_t)(is - word) : strlen(word);
@@ -153,7 +155,7 @@ bool fault_parse(struct world *w, char *text, struct fault *f, char *why, size_t
 			good = f->applied = true;
 #undef IS
 		if (!good) {
-			snprintf(why, size, "fault %s: \"%.*s\" is not understood", f->pattern, (int)key, word);
+			snprintf(why, size, "fault %s: \"%s\" is not understood", f->pattern, whole);
 			return false;
 		}
 	}

@@ -32,11 +32,10 @@ int state_lock(const struct world *w)
 {
 	char path[PATH_MAX + 8];
 	snprintf(path, sizeof path, "%s.lock", w->state);
-	/* Anybody may count uses of faults; without O_CREAT a sticky folder
-	 * lets others open the owner's file. */
-	int fd = open(path, O_RDWR | O_CLOEXEC);
+	/* First without O_CREAT, which a sticky folder refuses to all but the file's owner. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
-		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+		fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0644);
 	if (fd < 0) {
 		complain("%s: %s", path, strerror(errno));
 		return -1;
@@ -157,11 +156,16 @@ static bool line_parse(const struct world *w, struct state *st, char *line)
 	return false;
 }
 
-/* What is not in the file is as described. Anything odd in it is an error. */
-nvmlReturn_t state_read(const struct world *w, struct state *st)
+static void as_described(const struct world *w, struct state *st)
 {
 	for (unsigned int i = 0; i < w->gpu_count; i++)
 		memcpy(st->values[i], w->gpus[i].initial, sizeof st->values[i]);
+}
+
+/* What is not in the file is as described. Anything odd in it is an error. */
+nvmlReturn_t state_read(const struct world *w, struct state *st)
+{
+	as_described(w, st);
 	char *text = text_read(w->state, NULL, 0);
 	if (!text) {
 		if (errno == ENOENT)
@@ -200,6 +204,19 @@ static bool state_write(const struct world *w, const struct state *st)
 		}
 	bool good = state_replace(w->state, text, n);
 	free(text);
+	return good;
+}
+
+/* Makes the state what it is after a reboot. */
+bool state_reset(const struct world *w)
+{
+	struct state st;
+	as_described(w, &st);
+	int lock = state_lock(w);
+	if (lock < 0)
+		return false;
+	bool good = state_write(w, &st);
+	state_unlock(lock);
 	return good;
 }
 
