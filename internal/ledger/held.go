@@ -1,0 +1,72 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Holding is one key that a job holds.
+type Holding struct {
+	Key, Job string
+	Prior    string
+	Set      string
+	Current  string // "" if it cannot be read
+	State    string // intent, applied or restoring
+	Since    time.Time
+	// Drift says that somebody took over: Current is not what can be there.
+	Drift bool
+	// Forgotten says that the machine has booted and forgot it.
+	Forgotten bool
+	WriteOnly bool
+	Err       error // why Current cannot be read
+}
+
+// Held returns what all jobs hold, by job and in the order in which it was set.
+// It waits for no lock, so a job that begins or ends at the time may be in it
+// by half. What is no record is left out and stays where it is.
+func (l *Ledger) Held(ctx context.Context) ([]Holding, error) {
+	jobs, err := l.store.jobs()
+	if err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	var list []Holding
+	for _, job := range jobs {
+		r, err := l.store.load(job)
+		if bad := (*badRecord)(nil); errors.As(err, &bad) {
+			l.log.Warn("not a record of the ledger", "file", bad.name, "reason", bad.err)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ledger: %w", err)
+		}
+		if r == nil {
+			continue
+		}
+		for _, e := range r.Entries {
+			list = append(list, l.look(ctx, r, e))
+		}
+	}
+	return list, nil
+}
+
+func (l *Ledger) look(ctx context.Context, r *record, e entry) Holding {
+	h := Holding{
+		Key: e.Key, Job: r.Job, Prior: e.Prior, Set: e.Set, State: string(e.State), Since: r.Written,
+		WriteOnly: e.WriteOnly, Forgotten: r.forgot(e, l.boot),
+	}
+	if e.WriteOnly {
+		return h
+	}
+	s, err := l.resolve(e.Key)
+	if err == nil {
+		h.Current, err = s.Read(ctx)
+	}
+	if err != nil {
+		h.Err = err
+		return h
+	}
+	h.Drift = !h.Forgotten && !e.ours(h.Current) && (e.State == applied || h.Current != e.Prior)
+	return h
+}
