@@ -113,7 +113,7 @@ test: test-unit test-slurm test-vm ## every level that this machine can run
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
 	$(GO) vet ./...
 	$(GO) test -race -short ./cmd/... ./conf/... ./internal/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
-	$(GO) test ./internal/ledger # every kill point, which the race detector has no time for
+	$(GO) test ./internal/ledger ./tests/fakenvml # every kill point, which the race detector has no time for
 
 .PHONY: test-slurm
 test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loopback
