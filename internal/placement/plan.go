@@ -410,6 +410,22 @@ func locality(cpus, near idset.Set) Locality {
 	return Local
 }
 
+// localityOf tells how the CPUs of a task lie to its GPUs, given the CPUs near
+// each of them. A GPU without any CPU near it makes the whole mixed, and so does
+// a CPU that is near none.
+func localityOf(cpus idset.Set, near []idset.Set) Locality {
+	var union idset.Set
+	all := true
+	for _, n := range near {
+		union = union.Or(n)
+		all = all && !n.And(cpus).Empty()
+	}
+	if l := locality(cpus, union); l != Local || all {
+		return l
+	}
+	return Mixed
+}
+
 // Join returns the locality of a task that has both.
 func (l Locality) Join(other Locality) Locality {
 	if l == other {
@@ -480,7 +496,7 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 		b.Warnings = append(b.Warnings, Warning{NoGPU, "no GPU is visible to it: ask for one with --gpus, or for --gpu-numa-bind=off"})
 		return b
 	}
-	var near idset.Set
+	var near []idset.Set
 	anywhere := false // memory of one of the GPUs may be on any node
 	for i, position := range gpus {
 		share, planned := shares[position]
@@ -490,7 +506,7 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 		b.CPUs = b.CPUs.Or(share.CPUs)
 		b.Mems = b.Mems.Or(share.Mems)
 		anywhere = anywhere || share.Mems.Empty()
-		near = near.Or(share.Near)
+		near = append(near, share.Near)
 		if i == 0 {
 			b.Locality = share.Locality
 		} else {
@@ -499,7 +515,7 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 		b.Warnings = append(b.Warnings, share.Warnings...)
 	}
 	if p.policy.CPUs == CPUsNone && !task.CPUs.Empty() {
-		b.Locality = locality(task.CPUs, near)
+		b.Locality = localityOf(task.CPUs, near)
 	}
 	if anywhere {
 		b.Mems = idset.Set{}
