@@ -148,13 +148,13 @@ func TestGuestEnds(t *testing.T) {
 	}{
 		{"powered off", "kill -TERM $PPID", "the guest powered off or restarted"},
 		{"panic", "printf '[ 9.1] Kernel panic - not syncing: sysrq triggered crash\\r\\n' >> $CONSOLE; kill -TERM $PPID", "the guest's kernel panicked: sysrq triggered crash"},
-		{"crash of QEMU", "kill -ABRT $PPID", "QEMU ended: exit status 2"},
+		{"crash of QEMU", "kill -KILL $PPID", "QEMU ended: signal: killed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			vm := guest(t)
 			start := time.Now()
 			res, err := vm.Exec(testContext(t), Command{
-				Argv: []string{"sh", "-c", "echo last words; " + c.end + "; sleep 5"}, Dir: "/", Env: []string{"CONSOLE=" + vm.cur.console},
+				Argv: []string{"sh", "-c", "echo last words; sleep 0.5; " + c.end + "; sleep 5"}, Dir: "/", Env: []string{"CONSOLE=" + vm.cur.console},
 			})
 			var ended *MachineError
 			if !errors.As(err, &ended) {
