@@ -1,0 +1,173 @@
+//go:build vm
+
+package vm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"gputune/internal/idset"
+)
+
+// Two nodes with CPUs and two of memory alone, as Grace Hopper has them; the
+// firmware does not say where the last GPU is.
+func TestMemoryOnlyNodes(t *testing.T) {
+	inMachines(t, "gh-nonode", "", []test{
+		{"Nodes", testMemoryOnlyNodes},
+		{"UnknownLocality", testUnknownLocality},
+		{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
+		{"NoLocalCPU", testNoLocalCPU},
+		{"User", testUser},
+	})
+}
+
+// No task comes to a node without CPUs, by whatever policy.
+func testMemoryOnlyNodes(t *testing.T, m *machine) {
+	var memoryOnly idset.Set
+	for _, n := range m.layout.nodes {
+		if n.cpus.Empty() {
+			memoryOnly.Add(n.id)
+		}
+	}
+	if memoryOnly.Len() != 2 {
+		t.Fatalf("nodes without CPUs: %s, this test expects two", memoryOnly)
+	}
+	for _, p := range []policy{{mem: "bind"}, {mem: "interleave", cpus: "socket"}, {mem: "prefer", cpus: "core-complex"}, {mem: "none"}} {
+		o := m.step(t, "srun -Q -n4 --gpus-per-task=1 "+p.option()+" look-at-task 32")
+		m.check(t, o, p)
+		for _, k := range o.tasks {
+			pages := 0
+			for id, n := range k.pages {
+				pages += n
+				if memoryOnly.Has(id) {
+					t.Errorf("%s: task %d has %d pages on node %d", p.option(), k.id, n, id)
+				}
+			}
+			if pages < 32<<20/4096 {
+				t.Errorf("%s: task %d has %d pages", p.option(), k.id, pages)
+			}
+			if _, list, found := strings.Cut(k.policy, ":"); found && !mustParse(list).And(memoryOnly).Empty() {
+				t.Errorf("%s: task %d has policy %s", p.option(), k.id, k.policy)
+			}
+			if p.mem == "bind" && k.says["mem_policy"] == "bind" && !k.mems.And(memoryOnly).Empty() {
+				t.Errorf("%s: task %d may use memory of nodes %s", p.option(), k.id, k.mems)
+			}
+		}
+	}
+}
+
+// The task of the GPU that nobody can place runs, anywhere, and is warned; strict
+// refuses it and harms nobody else.
+func testUnknownLocality(t *testing.T, m *machine) {
+	const srun = "srun -Q -n4 --gpus-per-task=1 "
+	o := m.step(t, srun+policy{}.option()+" look-at-task 8")
+	m.check(t, o, policy{})
+	unknown := 0
+	for _, k := range o.tasks {
+		if !m.layout.local[k.gpus[0]].Empty() {
+			continue
+		}
+		unknown++
+		said := o.line(t, k.id)
+		if said.locality != "unknown" || !strings.Contains(said.gpus, "(node unknown)") || said.policy != "none" || !k.cpus.Equal(k.granted()) {
+			t.Errorf("task %d was told %q and runs on %s", k.id, said.allText, k.cpus)
+		}
+		if warnings := o.warnings(k.id); len(warnings) != 1 || !strings.Contains(warnings[0], "gpu "+k.gpus[0]+": local NUMA node not known") {
+			t.Errorf("task %d was warned %q", k.id, warnings)
+		}
+	}
+	if unknown != 1 {
+		t.Fatalf("%d tasks have a GPU of unknown locality, want 1", unknown)
+	}
+	strict := m.steps(t, "", srun+"--gpu-numa-bind=strict look-at-task 8")[0]
+	if strict.code != 1 || len(strict.tasks) != 3 || !strings.Contains(strings.Join(strict.said, "\n"), "error: gpu 0000:") {
+		t.Errorf("strict: status %d, %d tasks ran, said %q", strict.code, len(strict.tasks), strict.said)
+	}
+	m.waitIdle(t)
+}
+
+func testMoreTasksThanGPUs(t *testing.T, m *machine) {
+	for _, c := range []struct {
+		arguments string
+		gpus      int // of each task
+	}{
+		{"--gpus=4 --ntasks-per-gpu=2", 1},
+		{"-n8 --gpus=4 --gpu-bind=none", 4},
+	} {
+		p := policy{mem: "bind"}
+		o := m.step(t, "srun -Q "+c.arguments+" "+p.option()+" look-at-task 4")
+		if len(o.tasks) != 8 {
+			t.Fatalf("%s: %d tasks, want 8", o.command, len(o.tasks))
+		}
+		m.check(t, o, p)
+		users := map[string]int{}
+		for _, k := range o.tasks {
+			if len(k.gpus) != c.gpus {
+				t.Errorf("%s: task %d may open %v", o.command, k.id, k.gpus)
+			}
+			for _, pci := range k.gpus {
+				users[pci]++
+			}
+		}
+		for pci, n := range users {
+			if n != 8*c.gpus/4 {
+				t.Errorf("%s: GPU %s has %d tasks", o.command, pci, n)
+			}
+		}
+	}
+}
+
+// An allocation of one core, and a GPU of another node.
+func testNoLocalCPU(t *testing.T, m *machine) {
+	const allocation = "-n1 -c2 --gpus=4"
+	srun := func(minor int, option string) string {
+		return fmt.Sprintf("srun -Q -n1 -c2 --gpus=4 --gpu-bind=map_gpu:%d %s look-at-task 8", minor, option)
+	}
+	outcomes := m.steps(t, allocation, srun(0, policy{mem: "bind"}.option()), srun(2, policy{mem: "bind"}.option()),
+		srun(0, "--gpu-numa-bind=strict"), srun(2, "--gpu-numa-bind=strict"))
+	remote := 0
+	for i, o := range outcomes[:2] {
+		if o.code != 0 || len(o.tasks) != 1 || len(o.tasks[0].gpus) != 1 {
+			t.Fatalf("%s: status %d, tasks %v, said %q", o.command, o.code, o.tasks, o.said)
+		}
+		m.check(t, o, policy{mem: "bind"})
+		k, strict := o.tasks[0], outcomes[2+i]
+		g := m.layout.gpu(k.gpus[0], k.granted())
+		if g.locality(k.cpus) != "remote" {
+			if strict.code != 0 || len(strict.tasks) != 1 {
+				t.Errorf("%s: status %d, said %q", strict.command, strict.code, strict.said)
+			}
+			continue
+		}
+		remote++
+		want := fmt.Sprintf("gpu %s: none of the %d CPUs of node %s is granted, the nearest granted are %s", g.pci, g.near.Len(), m.gpuNodes(g.pci), k.cpus)
+		if warnings := o.warnings(0); len(warnings) != 1 || warnings[0] != want {
+			t.Errorf("%s: warned %q, want %q", o.command, warnings, want)
+		}
+		if strict.code != 1 || len(strict.tasks) != 0 || !strings.Contains(strings.Join(strict.said, "\n"), "task 0: error: "+want) {
+			t.Errorf("%s: status %d, %d tasks ran, said %q", strict.command, strict.code, len(strict.tasks), strict.said)
+		}
+	}
+	if remote != 1 {
+		t.Errorf("%d of 2 steps are remote, this test expects 1", remote)
+	}
+	m.waitIdle(t)
+}
+
+// What is written is root's to write; whose the tasks are makes no difference.
+func testUser(t *testing.T, m *machine) {
+	m.must(t, "id alice >/dev/null 2>&1 || useradd --create-home alice")
+	p := policy{mem: "bind", cpus: "node"}
+	o := m.step(t, "setpriv --reuid=alice --regid=alice --init-groups env HOME=/home/alice USER=alice srun -Q -n4 --gpus-per-task=1 "+p.option()+" look-at-task 32")
+	m.check(t, o, p)
+	for _, k := range o.tasks {
+		if k.uid == "0" {
+			t.Errorf("task %d runs as root", k.id)
+		}
+		if !m.layout.local[k.gpus[0]].Empty() && m.remote(k, k.cpus) {
+			t.Errorf("task %d with %v runs on %s", k.id, k.gpus, k.cpus)
+		}
+	}
+	m.waitIdle(t)
+}
