@@ -426,14 +426,6 @@ func localityOf(cpus idset.Set, near []idset.Set) Locality {
 	return Mixed
 }
 
-// Join returns the locality of a task that has both.
-func (l Locality) Join(other Locality) Locality {
-	if l == other {
-		return l
-	}
-	return Mixed
-}
-
 // pair returns for each task the GPUs that its binding follows.
 func (p *planner) pair(request Request) [][]int {
 	pairs := make([][]int, len(request.Tasks))
@@ -498,7 +490,7 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 	}
 	var near []idset.Set
 	anywhere := false // memory of one of the GPUs may be on any node
-	for i, position := range gpus {
+	for _, position := range gpus {
 		share, planned := shares[position]
 		if !planned {
 			panic(fmt.Sprintf("placement: task %d has gpu %d, which is not one of the step's", task.LocalID, position))
@@ -507,14 +499,12 @@ func (p *planner) bind(task Task, gpus []int, shares map[int]Share) Binding {
 		b.Mems = b.Mems.Or(share.Mems)
 		anywhere = anywhere || share.Mems.Empty()
 		near = append(near, share.Near)
-		if i == 0 {
-			b.Locality = share.Locality
-		} else {
-			b.Locality = b.Locality.Join(share.Locality)
-		}
 		b.Warnings = append(b.Warnings, share.Warnings...)
 	}
-	if p.policy.CPUs == CPUsNone && !task.CPUs.Empty() {
+	switch {
+	case p.policy.CPUs != CPUsNone:
+		b.Locality = localityOf(b.CPUs, near)
+	case !task.CPUs.Empty():
 		b.Locality = localityOf(task.CPUs, near)
 	}
 	if anywhere {

@@ -62,8 +62,10 @@ func Default() Policy {
 // Locality tells how the CPUs of a GPU or a task lie to the GPUs.
 type Locality string
 
-// The localities. Mixed is a task of which some GPUs are local and some are
-// not, or a GPU whose CPUs are partly on its local nodes.
+// The localities. A task is local when every CPU that it has is on a local node
+// of one of its GPUs and each of its GPUs has such a CPU; remote when it has no
+// CPU near any of them; mixed between; and unknown when no source tells where its
+// GPUs are.
 const (
 	Local   Locality = "local"
 	Remote  Locality = "remote"

@@ -47,13 +47,23 @@ type gpu struct {
 	mems idset.Set // where its memory should be; none: anywhere
 }
 
-func (g gpu) locality(cpus idset.Set) string {
-	switch in := cpus.And(g.near); {
-	case g.near.Empty():
+// locality tells how the CPUs that a task has lie to its GPUs. A GPU without any
+// CPU near it makes the whole mixed, and so does a CPU that is near to none.
+func locality(cpus idset.Set, gpus ...gpu) string {
+	var near idset.Set
+	without := 0
+	for _, g := range gpus {
+		near = near.Or(g.near)
+		if g.near.And(cpus).Empty() {
+			without++
+		}
+	}
+	switch {
+	case near.Empty():
 		return "unknown"
-	case in.Empty():
+	case without == len(gpus):
 		return "remote"
-	case !in.Equal(cpus):
+	case without > 0 || !cpus.SubsetOf(near):
 		return "mixed"
 	}
 	return "local"
@@ -109,7 +119,7 @@ func (m *machine) check(t *testing.T, o outcome, p policy) {
 		}
 		m.checkCPUs(k, of[i], p, fail)
 		m.checkMemory(k, of[i], p, fail)
-		m.checkSaid(o.line(t, k.id), k, of[i], p, fail)
+		m.checkSaid(o.line(t, k.id), k, of[i], fail)
 		warned := len(o.warnings(k.id)) > 0
 		if must, may := m.short(of[i], all, p); warned && !may || must && !warned {
 			fail("warnings %q", o.warnings(k.id))
@@ -343,32 +353,12 @@ func (m *machine) checkMemory(k task, gpus []gpu, p policy, fail func(string, ..
 func mustParse(list string) idset.Set { return idset.MustParse(list) }
 
 // checkSaid compares what the task was told with the facts.
-func (m *machine) checkSaid(said line, k task, gpus []gpu, p policy, fail func(string, ...any)) {
+func (m *machine) checkSaid(said line, k task, gpus []gpu, fail func(string, ...any)) {
 	names := make([]string, len(gpus))
-	var near idset.Set
-	locality := ""
 	for i, g := range gpus {
 		names[i] = fmt.Sprintf("%s (node %s)", g.pci, m.gpuNodes(g.pci))
-		near = near.Or(g.near)
-		share := g.pool // where in it is the same for locality
-		if p.cpus == "socket" {
-			share = k.cpus.And(m.packageOf(g.pool))
-		}
-		switch here := g.locality(share); locality {
-		case "", here:
-			locality = here
-		default:
-			locality = "mixed"
-		}
 	}
-	if p.cpus == "none" { // it lies as Slurm laid it: local if all CPUs are near to a GPU, and all GPUs to a CPU
-		locality = gpu{near: near}.locality(k.cpus)
-		for _, g := range gpus {
-			if locality == "local" && g.locality(k.cpus) == "remote" {
-				locality = "mixed"
-			}
-		}
-	}
+	locality := locality(k.cpus, gpus...)
 	mems := ""
 	if word, list, found := strings.Cut(k.policy, ":"); found && word != "default" {
 		mems = list
@@ -383,16 +373,6 @@ func (m *machine) checkSaid(said line, k task, gpus []gpu, p policy, fail func(s
 			fail("GPUTUNE_%s=%s, want %s", strings.ToUpper(name), k.says[name], value)
 		}
 	}
-}
-
-func (m *machine) packageOf(cpus idset.Set) idset.Set {
-	var all idset.Set
-	for _, pkg := range m.layout.packages {
-		if !pkg.And(cpus).Empty() {
-			all = all.Or(pkg)
-		}
-	}
-	return all.Or(cpus)
 }
 
 // remote tells whether the task has a CPU that is near to none of its GPUs.

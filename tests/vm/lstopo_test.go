@@ -48,8 +48,10 @@ type distances struct {
 	Values  []string `xml:"u64values"`
 }
 
-// parseLstopo reads "lstopo-no-graphics --of xml", hwloc's format 2.0.
-func parseLstopo(text string) (*layout, error) {
+// parseLstopo reads "lstopo-no-graphics --of xml", hwloc's format 2.0. hwloc hangs
+// nodes of memory alone beside the nearest node with CPUs and gives them that
+// node's; which those are, the machine was built with.
+func parseLstopo(text string, memoryOnly idset.Set) (*layout, error) {
 	var document struct {
 		Objects   []object    `xml:"object"`
 		Distances []distances `xml:"distances2"`
@@ -66,6 +68,17 @@ func parseLstopo(text string) (*layout, error) {
 		return nil, fmt.Errorf("lstopo: %w", err)
 	}
 	slices.SortFunc(l.nodes, func(a, b node) int { return a.id - b.id })
+	var placed idset.Set
+	for i := range l.nodes {
+		n := &l.nodes[i]
+		if memoryOnly.Has(n.id) {
+			n.cpus = idset.Set{}
+		}
+		if !n.cpus.And(placed).Empty() {
+			return nil, fmt.Errorf("lstopo: CPUs %s are on several nodes", n.cpus.And(placed))
+		}
+		placed = placed.Or(n.cpus)
+	}
 	hosts := l.nodesWithCPUs()
 	for pci, nodes := range near {
 		if nodes = nodes.And(hosts); hosts.Len() > 1 && nodes.Equal(hosts) {

@@ -83,7 +83,13 @@ func start(t *testing.T, suite numavm.Suite, topology, settings string) *machine
 	began := time.Now()
 	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' slurm-up",
 		guestBuild, suite.Slurm(), settings, plugstack))
-	if m.layout, err = parseLstopo(m.must(t, "lstopo-no-graphics --of xml")); err != nil {
+	var memoryOnly idset.Set
+	for id, n := range topo.Nodes {
+		if n.CPUs == "" {
+			memoryOnly.Add(id)
+		}
+	}
+	if m.layout, err = parseLstopo(m.must(t, "lstopo-no-graphics --of xml"), memoryOnly); err != nil {
 		t.Fatal(err)
 	}
 	m.gpus = map[int]string{}

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,47 +111,49 @@ func testMoreTasksThanGPUs(t *testing.T, m *machine) {
 				users[pci]++
 			}
 		}
-		for pci, n := range users {
-			if n != 8*c.gpus/4 {
-				t.Errorf("%s: GPU %s has %d tasks", o.command, pci, n)
-			}
+		if len(users) < 3 { // how tasks are dealt out to GPUs is Slurm's business
+			t.Errorf("%s: only GPUs %v are in use", o.command, users)
 		}
 	}
 }
 
-// An allocation of one core, and a GPU of another node.
+// An allocation of one core, for tasks with GPUs of both nodes and the one that
+// nobody can place.
 func testNoLocalCPU(t *testing.T, m *machine) {
-	const allocation = "-n1 -c2 --gpus=4"
-	srun := func(minor int, option string) string {
-		return fmt.Sprintf("srun -Q -n1 -c2 --gpus=4 --gpu-bind=map_gpu:%d %s look-at-task 8", minor, option)
+	const srun = "srun -Q -n4 -O --gpus-per-task=1 "
+	p := policy{mem: "bind"}
+	outcomes := m.steps(t, "-n2 -c1 --gpus=4", srun+p.option()+" look-at-task 8", srun+"--gpu-numa-bind=strict look-at-task 8")
+	o, strict := outcomes[0], outcomes[1]
+	if o.code != 0 || len(o.tasks) != 4 {
+		t.Fatalf("%s: status %d, %d tasks, said %q", o.command, o.code, len(o.tasks), o.said)
 	}
-	outcomes := m.steps(t, allocation, srun(0, policy{mem: "bind"}.option()), srun(2, policy{mem: "bind"}.option()),
-		srun(0, "--gpu-numa-bind=strict"), srun(2, "--gpu-numa-bind=strict"))
-	remote := 0
-	for i, o := range outcomes[:2] {
-		if o.code != 0 || len(o.tasks) != 1 || len(o.tasks[0].gpus) != 1 {
-			t.Fatalf("%s: status %d, tasks %v, said %q", o.command, o.code, o.tasks, o.said)
-		}
-		m.check(t, o, policy{mem: "bind"})
-		k, strict := o.tasks[0], outcomes[2+i]
+	m.check(t, o, p)
+	local := 0
+	said := strings.Join(strict.said, "\n")
+	for _, k := range o.tasks {
 		g := m.layout.gpu(k.gpus[0], k.granted())
-		if g.locality(k.cpus) != "remote" {
-			if strict.code != 0 || len(strict.tasks) != 1 {
-				t.Errorf("%s: status %d, said %q", strict.command, strict.code, strict.said)
+		ran := slices.ContainsFunc(strict.tasks, func(other task) bool { return other.id == k.id })
+		locality := locality(k.cpus, g)
+		if locality == "local" {
+			local++
+			if !ran {
+				t.Errorf("strict: task %d, which is local, did not run: %s", k.id, said)
 			}
 			continue
 		}
-		remote++
 		want := fmt.Sprintf("gpu %s: none of the %d CPUs of node %s is granted, the nearest granted are %s", g.pci, g.near.Len(), m.gpuNodes(g.pci), k.cpus)
-		if warnings := o.warnings(0); len(warnings) != 1 || warnings[0] != want {
-			t.Errorf("%s: warned %q, want %q", o.command, warnings, want)
+		if locality == "unknown" {
+			want = fmt.Sprintf("gpu %s: local NUMA node not known, all granted CPUs are used", g.pci)
 		}
-		if strict.code != 1 || len(strict.tasks) != 0 || !strings.Contains(strings.Join(strict.said, "\n"), "task 0: error: "+want) {
-			t.Errorf("%s: status %d, %d tasks ran, said %q", strict.command, strict.code, len(strict.tasks), strict.said)
+		if warnings := o.warnings(k.id); len(warnings) != 1 || warnings[0] != want {
+			t.Errorf("task %d was warned %q, want %q", k.id, warnings, want)
+		}
+		if ran || !strings.Contains(said, fmt.Sprintf("task %d: error: %s", k.id, want)) {
+			t.Errorf("strict: task %d, which is %s, ran: %v, said %s", k.id, locality, ran, said)
 		}
 	}
-	if remote != 1 {
-		t.Errorf("%d of 2 steps are remote, this test expects 1", remote)
+	if local == 0 || local == 4 || strict.code != 1 {
+		t.Errorf("%d of 4 tasks are local, strict ended with status %d: this test expects some, and 1", local, strict.code)
 	}
 	m.waitIdle(t)
 }
