@@ -100,7 +100,7 @@ FORCE:
 $(BUILD)/lib/slurm-%/spank_gputune.so: $(SHIM_SOURCES) $(SHIM_HEADERS) spank/shim/exports.map $(BUILD)/shim-flags | $(BUILD)/deps-build.stamp
 	@mkdir -p $(@D)
 	@echo "cc $@"
-	@$(CC) $(SHIM_CFLAGS) -DGPUTUNE_SLURM_RELEASE=$(call release_number,$*) $(SHIM_SOURCES) $(SHIM_LDFLAGS) -o $@ -ldl
+	@$(CC) $(SHIM_CFLAGS) -DGPUTUNE_SLURM_RELEASE=$(call release_number,$*) $(SHIM_SOURCES) $(SHIM_LDFLAGS) -o $@ -ldl -pthread
 
 .PHONY: demo
 demo: build $(BUILD)/deps-test.stamp ## a real Slurm on loopback: the same job without and with --gpu-numa-bind
@@ -145,7 +145,8 @@ install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<re
 	[ -e $(BUILD)/lib/slurm-$$release/spank_gputune.so ] || \
 		{ echo "install: Slurm $$release: want one of $(SLURM_RELEASES)"; exit 1; }; \
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/bin/gputune; \
-	install -D -m 755 -t $(DESTDIR)$(PKGLIBDIR) $(BUILD)/lib/libgputune.so; \
+	install -D -m 755 $(BUILD)/lib/libgputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new; \
+	mv $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new $(DESTDIR)$(PKGLIBDIR)/libgputune.so; \
 	for r in $(SLURM_RELEASES); do install -D -m 755 -s -t $(DESTDIR)$(PKGLIBDIR)/slurm-$$r $(BUILD)/lib/slurm-$$r/spank_gputune.so; done; \
 	ln -sfn slurm-$$release/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so; \
 	install -d $(DESTDIR)$(SYSCONFDIR)/gputune; \

@@ -6,11 +6,13 @@ package conf
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
 
 	"github.com/BurntSushi/toml"
+	"golang.org/x/sys/unix"
 
 	"gputune/internal/option"
 )
@@ -59,6 +61,27 @@ func Default() Config {
 	}
 }
 
+// maxSize bounds the file, in bytes.
+const maxSize = 1 << 20
+
+// read reads a regular file of a reasonable size: slurmstepd waits for it, and
+// must not for a pipe that nobody writes to.
+func read(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxSize {
+		return nil, fmt.Errorf("%s: want a regular file of %d bytes at most", path, maxSize)
+	}
+	return io.ReadAll(io.LimitReader(file, maxSize))
+}
+
 // Load reads path; the empty path means File, which may be missing. An error
 // names the file, and the line and key where there is one. What is returned
 // beside an error is the default configuration.
@@ -68,7 +91,7 @@ func Load(path string) (Config, error) {
 	if optional {
 		path = File
 	}
-	text, err := os.ReadFile(path)
+	text, err := read(path)
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return config, nil
 	}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // ConfigError is a configuration file of Slurm's that cannot be read or has a
@@ -82,7 +84,7 @@ func readConf(path string) ([]confLine, error) {
 // readRegular reads a file of bounded size. Anything but a regular file could
 // block its reader.
 func readRegular(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a pipe waits for a writer
 	if err != nil {
 		return nil, err
 	}

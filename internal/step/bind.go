@@ -191,6 +191,9 @@ func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
 		request.CPUs = cpuset
 	}
 	for i := range tasks {
+		if tasks[i].PID <= 0 { // 0 would be this very process
+			return request, fmt.Errorf("task %d: pid %d: slurmstepd has not told it", tasks[i].LocalID, tasks[i].PID)
+		}
 		cpus, err := affinity.Get(tasks[i].PID)
 		if err != nil {
 			return request, err

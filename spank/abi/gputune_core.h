@@ -21,6 +21,7 @@
 #define GPUTUNE_MAX_ORDER 512 /* Slurm's gres indices: with MIG several for each GPU */
 #define GPUTUNE_PATH 512
 #define GPUTUNE_TEXT 4096
+#define GPUTUNE_OPTION 1024
 
 /* Values of gputune_page.state. */
 enum {
@@ -73,7 +74,7 @@ struct gputune_page {
 	char node[256];            /* SLURMD_NODENAME of slurmstepd itself */
 	char config[GPUTUNE_PATH]; /* gputune.toml, "": the built-in place */
 	char slurm_conf[GPUTUNE_PATH]; /* SLURM_CONF of slurmstepd itself */
-	char option[GPUTUNE_TEXT]; /* the option's value, "" given bare */
+	char option[GPUTUNE_OPTION]; /* the option's value, "" given bare */
 	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
 	uint32_t environment_size; /* bytes used of it */
 	uint32_t tasks;            /* on this node */

@@ -1,10 +1,15 @@
+// Without these the runtime keeps two cgroup files open, to follow CPU limits.
+
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command core is the Go half of the plugin, built as libgputune.so. The C half
 // loads it into slurmstepd's own process, never into one that was forked from
 // it, and calls its three functions with the page that both share.
 //
 // It is a guest there: it starts no goroutine that outlives a call, turns every
-// panic into an error, and takes its runtime's settings from here alone, since
-// slurmstepd's process title overwrites the environment that the runtime reads.
+// panic into an error, and sets its runtime itself. The user's environment does
+// not reach it; slurmd's own may.
 package main
 
 /*

@@ -67,9 +67,12 @@ static int option_given(int val, const char *argument, int remote)
 	(void)val;
 	if (!argument || strcmp(argument, "(null)") == 0)
 		argument = "";
-	/* A value that does not fit is longer than the grammar accepts, so it is
-	 * refused at submission; what comes to the node unchecked is cut, and then
-	 * refused there. */
+	/* A value that does not fit is longer than the grammar accepts. What comes
+	 * to the node unchecked is cut, and then refused there. */
+	if (!remote && strlen(argument) >= GPUTUNE_OPTION) {
+		slurm_error("gputune: --%s: more than %d bytes", OPTION_NAME, GPUTUNE_OPTION - 1);
+		return -1;
+	}
 	if (!remote && *argument && submit_check(&settings, argument))
 		return -1;
 	settings.given = true;

@@ -57,6 +57,7 @@ static void ask(struct gputune_page *page)
 	for (uint32_t t = 0; t < page->tasks; t++) {
 		struct gputune_task *task = &page->task[t];
 		uint64_t access = 0;
+		int error;
 
 		if (!task->join[0])
 			continue;
@@ -66,13 +67,17 @@ static void ask(struct gputune_page *page)
 			task->probe_errno = task[-1].probe_errno;
 			continue;
 		}
-		task->probe_errno = join(task->join);
-		if (task->probe_errno)
+		error = join(task->join);
+		if (error) {
+			task->probe_errno = error;
 			continue;
+		}
 		for (uint32_t i = 0; i < page->gpus; i++)
 			if (page->gpu[i].fd >= 0 && may_open(&page->gpu[i]))
 				access |= 1ULL << i;
+		/* Last of all: a child that is ended before has not answered. */
 		task->access = access;
+		__atomic_store_n(&task->probe_errno, 0, __ATOMIC_RELEASE);
 	}
 }
 
@@ -111,7 +116,7 @@ void probe(struct gputune_page *page)
 	int rc, deadline;
 
 	for (uint32_t t = 0; t < page->tasks; t++)
-		page->task[t].probe_errno = page->task[t].join[0] ? EINPROGRESS : ENOENT;
+		page->task[t].probe_errno = page->task[t].join[0] ? ETIMEDOUT : ENOENT;
 	if (pipe2(ends, O_CLOEXEC)) {
 		slurm_error("gputune: pipe: %m");
 		return;

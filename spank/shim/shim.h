@@ -29,7 +29,7 @@ struct settings {
 	const char *config;  /* config=PATH of gputune.toml */
 	const char *site;    /* default=VALUE for steps that do not give the option */
 	bool given;          /* the option was given */
-	char value[GPUTUNE_TEXT];
+	char value[GPUTUNE_OPTION];
 };
 
 /* submit.c: 0, or -1 when the value is refused. */

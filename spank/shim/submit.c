@@ -49,19 +49,23 @@ static pid_t spawn(const char *program, char *const argv[])
 int submit_check(const struct settings *settings, const char *value)
 {
 	char *const argv[] = { "gputune", "check", "--" OPTION_NAME, (char *)value, NULL };
-	int status;
-	pid_t pid, waited;
+	struct sigaction standard = { .sa_handler = SIG_DFL }, before;
+	int status = 0;
+	pid_t pid, waited = -1;
 
+	/* Where SIGCHLD is ignored, as some programs start theirs, nothing is left to wait for. */
+	sigaction(SIGCHLD, &standard, &before);
 	pid = spawn(settings->program, argv);
 	if (pid < 0) {
 		slurm_debug("gputune: %s: %s: --%s is checked on the node", settings->program, strerror(errno),
 			    OPTION_NAME);
-		return 0;
+	} else {
+		do {
+			waited = waitpid(pid, &status, 0);
+		} while (waited < 0 && errno == EINTR);
 	}
-	do {
-		waited = waitpid(pid, &status, 0);
-	} while (waited < 0 && errno == EINTR);
-	if (waited == pid && WIFEXITED(status) && WEXITSTATUS(status) == REFUSED)
+	sigaction(SIGCHLD, &before, NULL);
+	if (pid > 0 && waited == pid && WIFEXITED(status) && WEXITSTATUS(status) == REFUSED)
 		return -1;
 	return 0;
 }

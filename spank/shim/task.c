@@ -480,9 +480,13 @@ static void give_up(const struct outcome *o, const char *lines)
 void task_bind(spank_t sp, struct gputune_page *page)
 {
 	static struct outcome o;
+	static bool done; /* the plugin may be listed twice */
 	uint32_t local = 0;
 	int id = 0;
 
+	if (done)
+		return;
+	done = true;
 	o.page = page;
 	if (spank_get_item(sp, S_TASK_GLOBAL_ID, &o.rank) != ESPANK_SUCCESS ||
 	    spank_get_item(sp, S_TASK_ID, &id) != ESPANK_SUCCESS || id < 0 || (uint32_t)id >= page->tasks)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"gputune/tests/slurm/bed"
 	"gputune/tests/slurm/site"
 )
@@ -338,6 +340,55 @@ func TestCoreMissing(t *testing.T) {
 	tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-numa-bind")
 	if len(tasks) != 2 || !strings.Contains(stderr, "the core could not be loaded") {
 		t.Errorf("%v, %q", tasks, stderr)
+	}
+}
+
+// A core that is no whole library, or a pipe, must not take slurmstepd along.
+func TestCoreThatIsNone(t *testing.T) {
+	folder := t.TempDir()
+	tree, err := site.Tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(filepath.Join(tree, "build/lib/libgputune.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"short": whole[:4096], "half": whole[:len(whole)/2], "text": []byte("no library")} {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mkfifo(filepath.Join(folder, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"short", "half", "text", "pipe"} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, site.Options{Arguments: []string{"core=" + filepath.Join(folder, name)}})
+			tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-numa-bind")
+			if len(tasks) != 2 || !strings.Contains(stderr, "not there or not a whole library") {
+				t.Errorf("%v, %q", tasks, stderr)
+			}
+			result, err := s.Run(t.Context(), "srun", "-n1", "--gpus=1", "--gpu-numa-bind=strict", "true")
+			if err != nil || result.Code != 1 {
+				t.Errorf("strict: code %d, %v", result.Code, err)
+			}
+		})
+	}
+}
+
+// A doubled line in plugstack.conf runs every hook twice.
+func TestPluginListedTwice(t *testing.T) {
+	options := site.Options{}
+	s := need(t, open)
+	options.Bed.PlugstackLines = []string{"optional " + s.Shim + " core=" + s.Core + " config=" + filepath.Join(s.Folder, "gputune.toml")}
+	twice := start(t, options)
+	tasks, stderr := stepsOf(t, twice, 2, twice.Command("salloc", "-Q", "-n1", "--gpus=4", "srun", "-Q", "-n2", "-O", "--gpu-bind=map_gpu:3,2",
+		"--gpu-numa-bind=verbose", "sh", "-c", show))
+	for id, f := range tasks {
+		if f["cpus"] != tasks["0"]["cpus"] || len(f["cpus"]) != 1 || strings.Count(stderr, " task "+id+": gpu ") != 1 {
+			t.Errorf("task %s: %v\n%s", id, f, stderr)
+		}
 	}
 }
 
