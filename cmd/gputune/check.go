@@ -7,18 +7,37 @@ import (
 )
 
 func checkCommand() *cobra.Command {
-	var bind string
 	command := &cobra.Command{
-		Use:   "check --" + option.BindName + " ITEMS",
-		Short: "Check the value of an option: exit status 0 if it is accepted, 3 if it is refused",
+		Use:   "check --OPTION=VALUE…",
+		Short: "Check values of options: exit status 0 if all are accepted, 3 if one is refused",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if _, err := option.ParseBind(bind, option.DefaultBind()); err != nil {
-				return refusal{err}
-			}
-			return nil
+	}
+	checks := map[string]func(value string) error{
+		option.BindName: func(value string) error {
+			_, err := option.ParseBind(value, option.DefaultBind())
+			return err
 		},
 	}
-	command.Flags().StringVar(&bind, option.BindName, "", "value to check")
+	for _, o := range option.JobOptions() {
+		checks[o.Name] = o.Check
+	}
+	for name := range checks {
+		command.Flags().String(name, "", "value to check")
+	}
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		for name, check := range checks {
+			if !command.Flags().Changed(name) {
+				continue
+			}
+			value, err := command.Flags().GetString(name)
+			if err != nil {
+				return err
+			}
+			if err := check(value); err != nil {
+				return refusal{err}
+			}
+		}
+		return nil
+	}
 	return command
 }

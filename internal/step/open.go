@@ -5,12 +5,10 @@
 package step
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 
 	"gputune/conf"
+	"gputune/internal/node"
 	"gputune/internal/option"
 	"gputune/internal/slurm"
 	"gputune/internal/topology"
@@ -74,10 +72,13 @@ func Open(request Request) (*Step, error) {
 	}
 	s.KeepCPUs, _ = slurm.ExplicitCPUBind(lookup(request.Environment))
 	s.KeepMems, _ = slurm.ExplicitMemBind(lookup(request.Environment))
-	if s.Machine, err = s.readMachine(config.Paths); err != nil {
+	n, err := node.Read(s.root, config.Paths, lookup(request.Process))
+	if err != nil {
 		return nil, err
 	}
-	s.readSlurm(config.Paths, request)
+	s.Machine, s.Order, s.Devices = n.Machine, n.Order, n.Devices
+	s.constrained = constraints{devices: n.ConstrainDevices, cores: n.ConstrainCores}
+	s.Log = append(s.Log, n.Log...)
 	return s, nil
 }
 
@@ -90,61 +91,6 @@ func lookup(environment map[string]string) func(string) (string, bool) {
 
 func (s *Step) log(format string, arguments ...any) {
 	s.Log = append(s.Log, fmt.Sprintf(format, arguments...))
-}
-
-// readMachine prefers the snapshot: it has what NVML said, which slurmstepd
-// never asks.
-func (s *Step) readMachine(paths conf.Paths) (*topology.Machine, error) {
-	machine, err := topology.ReadSnapshot(paths.Machine, paths.Snapshot)
-	if err == nil {
-		return machine, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		s.log("%v: reading sysfs instead", err)
-	}
-	return topology.Read(paths.Machine, topology.Options{})
-}
-
-// readSlurm finds which GPUs Slurm's gres indices are, and what tasks are held
-// to. What cannot be read is logged and taken as the cautious case.
-func (s *Step) readSlurm(paths conf.Paths, request Request) {
-	process := lookup(request.Process)
-	slurmConf := slurm.ConfPath(process)
-	folder := filepath.Dir(slurmConf)
-	node, known := slurm.NodeName(process)
-	if !known {
-		s.log("SLURMD_NODENAME is not set: lines of gres.conf for single nodes are passed over")
-	}
-	gresConf := paths.GresConf
-	if gresConf == "" {
-		gresConf = filepath.Join(folder, "gres.conf")
-	}
-	conf, err := slurm.ReadSlurm(slurmConf)
-	if err != nil {
-		s.log("%v", err)
-	}
-	gres, err := slurm.ReadGres(gresConf)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log("%v", err)
-	}
-	gres.Declared = conf.DeclaredGPUs(node)
-	s.Devices = make([]string, len(s.Machine.GPUs))
-	for _, entry := range slurm.GPUOrder(gres, node, s.Machine, slurm.Devices(s.root)) {
-		s.Order = append(s.Order, entry.GPU)
-		if entry.Doubt != "" {
-			s.log("gres index %d: %s", entry.Index, entry.Doubt)
-		}
-		if entry.GPU >= 0 {
-			s.Devices[entry.GPU] = entry.Device
-		}
-	}
-	cgroups, err := slurm.ReadCgroup(filepath.Join(folder, "cgroup.conf"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log("%v", err)
-	}
-	if conf.HasTaskPlugin("task/cgroup") {
-		s.constrained = constraints{devices: cgroups.ConstrainDevices, cores: cgroups.ConstrainCores}
-	}
 }
 
 // Lose takes a GPU out of the step that cannot be used, such as one that fell

@@ -14,9 +14,9 @@ import (
 	"gputune/tests/machines"
 )
 
-// node lays out a node: the description as its machine, Slurm's configuration
+// laidOut lays out a node: the description as its machine, Slurm's configuration
 // beside it.
-func node(t *testing.T, cgroupConf string) Request {
+func laidOut(t *testing.T, cgroupConf string) Request {
 	t.Helper()
 	dir, remove, err := machines.Scratch()
 	if err != nil {
@@ -60,7 +60,7 @@ func open(t *testing.T, request Request) *Step {
 }
 
 func TestOpen(t *testing.T) {
-	request := node(t, "ConstrainDevices=yes\n")
+	request := laidOut(t, "ConstrainDevices=yes\n")
 	request.Option = "mem=bind,strict"
 	request.Environment = map[string]string{
 		"SLURM_CPU_BIND": "quiet,map_cpu:0", "SLURM_CPU_BIND_TYPE": "map_cpu:", "SLURM_CPU_BIND_LIST": "0",
@@ -81,7 +81,7 @@ func TestOpen(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	request := node(t, "")
+	request := laidOut(t, "")
 	request.Option = "cpus=sideways"
 	_, err := Open(request)
 	var unaccepted *OptionError
@@ -99,7 +99,7 @@ func TestOpenRefuses(t *testing.T) {
 
 // Configuration that cannot be read is said and lived without.
 func TestOpenWithoutConfiguration(t *testing.T) {
-	request := node(t, "")
+	request := laidOut(t, "")
 	folder := filepath.Dir(request.Process["SLURM_CONF"])
 	for _, name := range []string{"slurm.conf", "gres.conf", "cgroup.conf"} {
 		if err := os.Remove(filepath.Join(folder, name)); err != nil {
@@ -196,7 +196,7 @@ func TestBind(t *testing.T) {
 	if !idset.Range(0, 1).SubsetOf(allowed) {
 		t.Skipf("this process may run on cpus %s: CPUs 0 and 1 are needed", allowed)
 	}
-	request := node(t, "ConstrainDevices=yes\n")
+	request := laidOut(t, "ConstrainDevices=yes\n")
 	s := open(t, request)
 	tasks := sleepers(t, 2)
 	if err := s.Locate(tasks); err != nil {
@@ -225,7 +225,7 @@ func TestBind(t *testing.T) {
 }
 
 func TestBindLeavesAloneWhatTheEnvironmentDecides(t *testing.T) {
-	s := open(t, node(t, "ConstrainDevices=no\n"))
+	s := open(t, laidOut(t, "ConstrainDevices=no\n"))
 	tasks := sleepers(t, 1)
 	before, err := affinity.Get(tasks[0].PID)
 	if err != nil {
@@ -247,7 +247,7 @@ func TestBindLeavesAloneWhatTheEnvironmentDecides(t *testing.T) {
 
 func TestBindWithoutGPU(t *testing.T) {
 	for _, given := range []bool{true, false} {
-		request := node(t, "ConstrainDevices=yes\n")
+		request := laidOut(t, "ConstrainDevices=yes\n")
 		request.Given = given
 		s := open(t, request)
 		tasks := sleepers(t, 1)
@@ -266,7 +266,7 @@ func TestBindWithoutGPU(t *testing.T) {
 }
 
 func TestBindWhenTheProbeFailed(t *testing.T) {
-	s := open(t, node(t, "ConstrainDevices=yes\n"))
+	s := open(t, laidOut(t, "ConstrainDevices=yes\n"))
 	tasks := sleepers(t, 2)
 	if err := s.Locate(tasks); err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func TestBindWhenTheProbeFailed(t *testing.T) {
 }
 
 func TestLose(t *testing.T) {
-	s := open(t, node(t, "ConstrainDevices=no\n"))
+	s := open(t, laidOut(t, "ConstrainDevices=no\n"))
 	s.Lose(1, errors.New("gone"))
 	if fmt.Sprint(s.Order) != "[0 -1 2 3]" || s.Devices[1] != "" || !strings.Contains(strings.Join(s.Log, ""), s.Machine.GPUs[1].PCI+": gone") {
 		t.Errorf("order %v, devices %v, log %v", s.Order, s.Devices, s.Log)
@@ -310,7 +310,7 @@ func TestLose(t *testing.T) {
 }
 
 func TestBindATaskThatHasGone(t *testing.T) {
-	s := open(t, node(t, "ConstrainDevices=yes\n"))
+	s := open(t, laidOut(t, "ConstrainDevices=yes\n"))
 	command := exec.Command("true")
 	if err := command.Run(); err != nil {
 		t.Fatal(err)

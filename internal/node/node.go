@@ -1,0 +1,105 @@
+// Package node reads what a node is: the machine, Slurm's numbering of its GPUs
+// and what Slurm holds tasks to. It joins packages topology and slurm for
+// everybody who acts on a node.
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"gputune/conf"
+	"gputune/internal/slurm"
+	"gputune/internal/topology"
+)
+
+// Node is one node of the cluster.
+type Node struct {
+	Name    string // Slurm's name for it, "" not known
+	Machine *topology.Machine
+	// Order has for each of Slurm's gres indices the position of its GPU in
+	// Machine.GPUs, -1 where that is not known.
+	Order []int
+	// MIG has for each gres index the UUID of its MIG device, "" for a GPU.
+	MIG []string
+	// Devices has for each GPU of the machine its device file, "" where Slurm
+	// does not manage it.
+	Devices []string
+	// ConstrainDevices and ConstrainCores say that Slurm keeps tasks to their
+	// GPUs and cores.
+	ConstrainDevices, ConstrainCores bool
+	// Log is what the administrator should know, a line each.
+	Log []string
+}
+
+// Read reads this node. Device files are looked up below root, "/" outside
+// tests; the machine is where paths says. process is getenv(3) of a process that
+// slurmd started, for SLURM_CONF and SLURMD_NODENAME. What Slurm's files
+// do not tell is logged and taken as the cautious case; an error is a machine
+// that cannot be read.
+func Read(root string, paths conf.Paths, process func(string) (string, bool)) (*Node, error) {
+	n := &Node{}
+	var err error
+	if n.Machine, err = n.machine(paths); err != nil {
+		return nil, err
+	}
+	n.readSlurm(root, paths, process)
+	return n, nil
+}
+
+func (n *Node) log(format string, arguments ...any) {
+	n.Log = append(n.Log, fmt.Sprintf(format, arguments...))
+}
+
+// machine prefers the snapshot: it has what NVML said.
+func (n *Node) machine(paths conf.Paths) (*topology.Machine, error) {
+	machine, err := topology.ReadSnapshot(paths.Machine, paths.Snapshot)
+	if err == nil {
+		return machine, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		n.log("%v: reading sysfs instead", err)
+	}
+	return topology.Read(paths.Machine, topology.Options{})
+}
+
+func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (string, bool)) {
+	slurmConf := slurm.ConfPath(process)
+	folder := filepath.Dir(slurmConf)
+	known := false
+	if n.Name, known = slurm.NodeName(process); !known {
+		n.log("SLURMD_NODENAME is not set: lines of gres.conf for single nodes are passed over")
+	}
+	gresConf := paths.GresConf
+	if gresConf == "" {
+		gresConf = filepath.Join(folder, "gres.conf")
+	}
+	conf, err := slurm.ReadSlurm(slurmConf)
+	if err != nil {
+		n.log("%v", err)
+	}
+	gres, err := slurm.ReadGres(gresConf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.log("%v", err)
+	}
+	gres.Declared = conf.DeclaredGPUs(n.Name)
+	n.Devices = make([]string, len(n.Machine.GPUs))
+	for _, entry := range slurm.GPUOrder(gres, n.Name, n.Machine, slurm.Devices(root)) {
+		n.Order = append(n.Order, entry.GPU)
+		n.MIG = append(n.MIG, entry.MIG)
+		if entry.Doubt != "" {
+			n.log("gres index %d: %s", entry.Index, entry.Doubt)
+		}
+		if entry.GPU >= 0 {
+			n.Devices[entry.GPU] = entry.Device
+		}
+	}
+	cgroups, err := slurm.ReadCgroup(filepath.Join(folder, "cgroup.conf"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.log("%v", err)
+	}
+	if conf.HasTaskPlugin("task/cgroup") {
+		n.ConstrainDevices, n.ConstrainCores = cgroups.ConstrainDevices, cgroups.ConstrainCores
+	}
+}
