@@ -9,7 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/BurntSushi/toml"
 	"golang.org/x/sys/unix"
@@ -22,18 +25,27 @@ const File = "/etc/gputune/gputune.toml"
 
 // Config is the whole file.
 type Config struct {
-	Paths    Paths    `toml:"paths"`
-	NUMABind NUMABind `toml:"numa_bind"`
+	Paths       Paths       `toml:"paths"`
+	NUMABind    NUMABind    `toml:"numa_bind"`
+	Job         Job         `toml:"job"`
+	Clocks      Clocks      `toml:"gpu_clocks"`
+	Power       Power       `toml:"gpu_power"`
+	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
+	Baseline    Baseline    `toml:"baseline"`
 }
 
 // Paths are the places that a site may move.
 type Paths struct {
 	// Machine is the folder whose sys and proc describe the machine.
-	Machine string `toml:"machine"`
+	Machine Path `toml:"machine"`
 	// Snapshot is the file with what NVML said about the machine.
-	Snapshot string `toml:"snapshot"`
+	Snapshot Path `toml:"snapshot"`
 	// GresConf is Slurm's gres.conf; empty: beside slurm.conf.
-	GresConf string `toml:"gres_conf"`
+	GresConf Path `toml:"gres_conf"`
+	// State is the ledger's folder. It has to survive a reboot.
+	State Path `toml:"state"`
+	// Run is the folder of what the Prolog reports about the jobs of this boot.
+	Run Path `toml:"run"`
 }
 
 // NUMABind is about --gpu-numa-bind.
@@ -42,13 +54,51 @@ type NUMABind struct {
 	Items Items `toml:"items"`
 }
 
+// Job is about the options of jobs, which Prolog and Epilog carry out.
+type Job struct {
+	// OnRefusal is what becomes of a job whose option is refused on a node.
+	OnRefusal Refusal `toml:"on_refusal"`
+	// PrologDeadline and EpilogDeadline bound the programs.
+	PrologDeadline Duration `toml:"prolog_deadline"`
+	EpilogDeadline Duration `toml:"epilog_deadline"`
+	// LockWait is the longest wait for a GPU that another job's Prolog or Epilog
+	// is working on.
+	LockWait Duration `toml:"lock_wait"`
+}
+
+// Clocks is about --gpu-clocks. Bounds are in MHz; 0 is the GPU's own.
+type Clocks struct {
+	Access
+	Min       Number `toml:"min_mhz"`
+	Max       Number `toml:"max_mhz"`
+	MemoryMin Number `toml:"memory_min_mhz"`
+	MemoryMax Number `toml:"memory_max_mhz"`
+}
+
+// Power is about --gpu-power. Bounds are in watts; 0 is the GPU's own.
+type Power struct {
+	Access
+	Min Number `toml:"min_watts"`
+	Max Number `toml:"max_watts"`
+}
+
+// ComputeMode is about --gpu-compute-mode.
+type ComputeMode struct {
+	Access
+	Modes Modes `toml:"modes"`
+}
+
 // Items is a value of --gpu-numa-bind in the configuration file.
 type Items struct{ option.Bind }
 
-// UnmarshalText reads the option's grammar.
-func (i *Items) UnmarshalText(text []byte) (err error) {
-	if i.Bind, err = option.ParseBind(string(text), option.DefaultBind()); err == nil && !i.On {
-		err = fmt.Errorf("items %q: off has no effect here: steps that do not give the option follow default= in plugstack.conf", text)
+// UnmarshalTOML implements toml.Unmarshaler.
+func (i *Items) UnmarshalTOML(value any) (err error) {
+	text, isText := value.(string)
+	if !isText {
+		return wrong(value, "items: "+option.BindForms)
+	}
+	if i.Bind, err = option.ParseBind(text, option.DefaultBind()); err == nil && !i.On {
+		err = fmt.Errorf("%q: off has no effect here: steps that do not give the option follow default= in plugstack.conf", text)
 	}
 	return err
 }
@@ -56,9 +106,47 @@ func (i *Items) UnmarshalText(text []byte) (err error) {
 // Default is the configuration of a site without a file.
 func Default() Config {
 	return Config{
-		Paths:    Paths{Machine: "/", Snapshot: "/run/gputune/topology.json"},
+		Paths: Paths{
+			Machine: "/", Snapshot: "/run/gputune/topology.json",
+			State: "/var/lib/gputune", Run: "/run/gputune",
+		},
 		NUMABind: NUMABind{Items{option.DefaultBind()}},
+		Job: Job{
+			OnRefusal:      RefusalFails,
+			PrologDeadline: Duration(30 * time.Second),
+			EpilogDeadline: Duration(60 * time.Second),
+			LockWait:       Duration(10 * time.Second),
+		},
+		Clocks: Clocks{Access: everybody()},
+		Power:  Power{Access: everybody()},
+		ComputeMode: ComputeMode{
+			Access: everybody(),
+			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
+		},
 	}
+}
+
+// check finds what is wrong with several keys together.
+func (c Config) check() error {
+	for _, bounds := range []struct {
+		table, low, high string
+		min, max         Number
+	}{
+		{"gpu_clocks", "min_mhz", "max_mhz", c.Clocks.Min, c.Clocks.Max},
+		{"gpu_clocks", "memory_min_mhz", "memory_max_mhz", c.Clocks.MemoryMin, c.Clocks.MemoryMax},
+		{"gpu_power", "min_watts", "max_watts", c.Power.Min, c.Power.Max},
+	} {
+		if bounds.max != 0 && bounds.min > bounds.max {
+			return fmt.Errorf("key %s.%s: %d: want %s.%s (%d) or less, or a larger %[4]s",
+				bounds.table, bounds.low, bounds.min, bounds.table, bounds.high, bounds.max)
+		}
+	}
+	for key, path := range map[string]Path{"machine": c.Paths.Machine, "snapshot": c.Paths.Snapshot, "state": c.Paths.State, "run": c.Paths.Run} {
+		if path == "" {
+			return fmt.Errorf("key paths.%s: \"\": want an absolute path", key)
+		}
+	}
+	return nil
 }
 
 // maxSize bounds the file, in bytes.
@@ -83,38 +171,78 @@ func read(path string) ([]byte, error) {
 }
 
 // Load reads path; the empty path means File, which may be missing. An error
-// names the file, and the line and key where there is one. What is returned
-// beside an error is the default configuration.
+// names the file, the line and the key where there is one, and what would be
+// accepted. What is returned beside an error is the default configuration.
 func Load(path string) (Config, error) {
-	config := Default()
 	optional := path == ""
 	if optional {
 		path = File
 	}
 	text, err := read(path)
 	if optional && errors.Is(err, fs.ErrNotExist) {
-		return config, nil
+		return Default(), nil
 	}
 	if err != nil {
-		return config, fmt.Errorf("read configuration: %w", err)
+		return Default(), fmt.Errorf("read configuration: %w", err)
 	}
-	meta, err := toml.Decode(string(text), &config)
+	config, err := decode(string(text))
+	if err != nil {
+		return Default(), fmt.Errorf("%s: %w", path, err)
+	}
+	return config, nil
+}
+
+func decode(text string) (Config, error) {
+	config := Default()
+	meta, err := toml.Decode(text, &config)
 	var parse toml.ParseError
 	switch {
 	case errors.As(err, &parse) && parse.LastKey != "":
-		return Default(), fmt.Errorf("%s: line %d: key %s: %s", path, parse.Position.Line, parse.LastKey, parse.Message)
+		return config, fmt.Errorf("line %d: key %s: %s", parse.Position.Line, parse.LastKey, parse.Message)
 	case errors.As(err, &parse):
-		return Default(), fmt.Errorf("%s: line %d: %s", path, parse.Position.Line, parse.Message)
+		return config, fmt.Errorf("line %d: %s", parse.Position.Line, parse.Message)
 	case err != nil:
-		return Default(), fmt.Errorf("%s: %w", path, err)
+		return config, err
 	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		names := make([]string, len(unknown))
-		for i, key := range unknown {
-			names[i] = key.String()
+	for _, key := range meta.Undecoded() {
+		return config, fmt.Errorf("%sunknown key %s: known are %s", at(text, key), key, strings.Join(Keys(), ", "))
+	}
+	return config, config.check()
+}
+
+// Keys returns every key of the file, with its table: "paths.machine".
+func Keys() []string {
+	var keys []string
+	for table := range reflect.TypeFor[Config]().Fields() {
+		for _, field := range reflect.VisibleFields(table.Type) {
+			if name := field.Tag.Get("toml"); name != "" {
+				keys = append(keys, table.Tag.Get("toml")+"."+name)
+			}
 		}
-		return Default(), fmt.Errorf("%s: unknown key %s: known are paths.machine, paths.snapshot, paths.gres_conf, numa_bind.items",
-			path, strings.Join(names, ", "))
 	}
-	return config, nil
+	return keys
+}
+
+// at returns "line N: " for a key, which the decoder does not tell of unknown
+// ones; "" where the key is written in a way that is not found.
+func at(text string, key toml.Key) string {
+	table := ""
+	for number, line := range slices.All(strings.Split(text, "\n")) {
+		line = strings.TrimSpace(line)
+		if name, isTable := strings.CutPrefix(line, "["); isTable {
+			name, _, _ = strings.Cut(name, "]")
+			if table = strings.TrimSpace(name); table == key.String() {
+				return fmt.Sprintf("line %d: ", number+1)
+			}
+			continue
+		}
+		name, _, _ := strings.Cut(line, "=")
+		if name = strings.TrimSpace(name); table != "" {
+			name = table + "." + name
+		}
+		if name == key.String() {
+			return fmt.Sprintf("line %d: ", number+1)
+		}
+	}
+	return ""
 }

@@ -1,13 +1,17 @@
 package conf
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"gputune/internal/placement"
+	"gputune/internal/setting"
 )
 
 func write(t *testing.T, text string) string {
@@ -31,23 +35,24 @@ func TestShippedFileIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range keys(reflect.TypeFor[Config]()) {
-		if !strings.Contains(string(text), "\n"+key+" = ") {
-			t.Errorf("shipped file does not show key %s", key)
+	table := ""
+	shown := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		if name, isTable := strings.CutPrefix(line, "["); isTable {
+			table = strings.TrimSuffix(strings.TrimSpace(name), "]")
+		}
+		if name, _, isKey := strings.Cut(line, " = "); isKey && !strings.HasPrefix(line, "#") {
+			shown[table+"."+name]++
 		}
 	}
-}
-
-func keys(section reflect.Type) []string {
-	var names []string
-	for _, field := range reflect.VisibleFields(section) {
-		if field.Type.Kind() == reflect.Struct && field.Type != reflect.TypeFor[Items]() {
-			names = append(names, keys(field.Type)...)
-			continue
+	for _, key := range Keys() {
+		if shown[key] != 1 {
+			t.Errorf("shipped file shows key %s %d times", key, shown[key])
 		}
-		names = append(names, field.Tag.Get("toml"))
 	}
-	return names
+	if len(shown) != len(Keys()) {
+		t.Errorf("shipped file shows %d keys of %d", len(shown), len(Keys()))
+	}
 }
 
 func TestLoad(t *testing.T) {
@@ -65,10 +70,30 @@ func TestLoad(t *testing.T) {
 
 func TestLoadRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"unknown key":   {"[paths]\nmachne = \"/\"\n", `unknown key paths.machne: known are paths.machine`},
-		"unknown table": {"[path]\nmachine = \"/\"\n", "unknown key path"},
-		"wrong type":    {"[paths]\nmachine = 3\n", "machine"},
-		"bad items":     {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `item "cpus=sideways": want cpus=node|`},
+		"unknown key":   {"[paths]\n\nmachne = \"/\"\n", `line 3: unknown key paths.machne: known are paths.machine`},
+		"unknown table": {"[path]\nmachine = \"/\"\n", "line 1: unknown key path"},
+		"dotted key":    {"job.on_refsal = \"fail\"\n", "line 1: unknown key job.on_refsal"},
+		"wrong type":    {"[paths]\nmachine = 3\n", "line 2: key paths.machine: 3: want an absolute path"},
+		"relative":      {"[paths]\nrun = \"run\"\n", `line 2: key paths.run: "run": want an absolute path`},
+		"no place":      {"[paths]\nstate = \"\"\n", `key paths.state: "": want an absolute path`},
+		"bad items":     {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `line 3: key numa_bind.items: --gpu-numa-bind: item "cpus=sideways": want cpus=node|`},
+		"items by type": {"[numa_bind]\nitems = true\n", "line 2: key numa_bind.items: true: want items: on, off"},
+		"refusal":       {"[job]\non_refusal = \"drain\"\n", `line 2: key job.on_refusal: "drain": want "fail" or "warn"`},
+		"deadline":      {"[job]\nprolog_deadline = \"30\"\n", `line 2: key job.prolog_deadline: "30": want a time from 1s to 1h0m0s`},
+		"too short":     {"[job]\nepilog_deadline = \"10ms\"\n", `"10ms": want a time from 1s`},
+		"negative":      {"[gpu_power]\nmin_watts = -1\n", "line 2: key gpu_power.min_watts: -1: want a whole number from 0 to 100000"},
+		"fraction":      {"[gpu_power]\nmin_watts = 1.5\n", "1.5: want a whole number"},
+		"bounds":        {"[gpu_clocks]\nmin_mhz = 900\nmax_mhz = 800\n", "key gpu_clocks.min_mhz: 900: want gpu_clocks.max_mhz (800) or less"},
+		"allow a word":  {"[gpu_clocks]\nallow = \"all\"\n", `line 2: key gpu_clocks.allow: "all": want a list of "all", "partition:NAME"`},
+		"allow nothing": {"[gpu_clocks]\nallow = [\"user:\"]\n", `"user:": want a list of`},
+		"allow all of":  {"[gpu_clocks]\ndeny = [\"all:x\"]\n", `"all:x": want a list of`},
+		"allow number":  {"[gpu_clocks]\ndeny = [3]\n", "[3]: want a list of"},
+		"modes":         {"[gpu_compute_mode]\nmodes = [\"shared\", \"single\"]\n", `line 2: key gpu_compute_mode.modes: [shared single]: want a list of "shared", "exclusive" and "prohibited"`},
+		"clock word":    {"[baseline]\nclocks = \"high\"\n", `line 2: key baseline.clocks: "high": want "", "unlocked", MHZ or MIN-MAX`},
+		"clock pair":    {"[baseline]\nclocks = \"900,memory=800\"\n", `want "", "unlocked", MHZ or MIN-MAX`},
+		"power":         {"[baseline]\npower = 500\n", `line 2: key baseline.power: 500: want "", WATTS, "max" or "default"`},
+		"persistence":   {"[baseline]\npersistence = true\n", `true: want "", "on" or "off"`},
+		"compute mode":  {"[baseline]\ncompute_mode = \"default\"\n", `"default": want "", "shared", "exclusive" or "prohibited"`},
 		"off":           {"[numa_bind]\nitems = \"off,mem=bind\"\n", "default= in plugstack.conf"},
 		"syntax":        {"[paths]\nmachine = \n", "line 2"},
 	} {
@@ -85,5 +110,78 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "absent.toml")); err == nil {
 		t.Error("a file that was named must be there")
+	}
+}
+
+func TestLoadJobs(t *testing.T) {
+	got, err := Load(write(t, `
+[job]
+on_refusal = "warn"
+prolog_deadline = "20s"
+[gpu_clocks]
+allow = ["partition:bench", "group:tuners"]
+deny = ["user:mallory"]
+max_mhz = 1800
+[gpu_compute_mode]
+modes = []
+[baseline]
+clocks = "345-1800"
+persistence = "on"
+power = "700"
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Job.OnRefusal, want.Job.PrologDeadline = RefusalWarns, Duration(20*time.Second)
+	want.Clocks = Clocks{Max: 1800, Access: Access{
+		Allow: Subjects{{Partition, "bench"}, {Group, "tuners"}}, Deny: Subjects{{User, "mallory"}},
+	}}
+	want.ComputeMode.Modes = Modes{}
+	want.Baseline = Baseline{SMClocks: "345-1800", Persistence: "on", Power: "700"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	for name, value := range map[string]string{
+		setting.SMClocksName: "345-1800", setting.PowerLimitName: "700", setting.PersistenceName: "on",
+		setting.MemoryClocksName: "", setting.ComputeModeName: "", setting.ApplicationClocksName: "",
+	} {
+		if got.Baseline.Before(name) != value {
+			t.Errorf("%s is put back to %q, want %q", name, got.Baseline.Before(name), value)
+		}
+	}
+}
+
+func TestPermit(t *testing.T) {
+	who := func(groups []string, err error) Identity {
+		return Identity{Partition: "gpu", Account: "physics", User: "alice", Groups: func() ([]string, error) { return groups, err }}
+	}
+	none := who(nil, nil)
+	none.Groups = func() ([]string, error) { t.Error("the groups were asked for in vain"); return nil, nil }
+	broken := who(nil, errors.New("no answer"))
+	for name, c := range map[string]struct {
+		allow, deny []Subject
+		who         Identity
+		want        string // "" permitted
+	}{
+		"everybody":          {[]Subject{{All, ""}}, nil, none, ""},
+		"nobody":             {nil, nil, none, "the site allows it to nobody"},
+		"by user":            {[]Subject{{User, "bob"}, {User, "alice"}}, nil, none, ""},
+		"by account":         {[]Subject{{Account, "physics"}}, nil, none, ""},
+		"by partition":       {[]Subject{{Partition, "cpu"}}, nil, none, "the site allows it to partition:cpu"},
+		"kinds do not mix":   {[]Subject{{Partition, "alice"}, {User, "gpu"}}, nil, none, "the site allows it to partition:alice, user:gpu"},
+		"by group":           {[]Subject{{Group, "tuners"}}, nil, who([]string{"users", "tuners"}, nil), ""},
+		"not in the group":   {[]Subject{{Group, "tuners"}}, nil, who([]string{"users"}, nil), "the site allows it to group:tuners"},
+		"deny wins":          {[]Subject{{All, ""}}, []Subject{{User, "alice"}}, none, "the site denies it to user:alice"},
+		"deny another":       {[]Subject{{All, ""}}, []Subject{{User, "bob"}}, none, ""},
+		"deny all":           {[]Subject{{User, "alice"}}, []Subject{{All, ""}}, none, "the site denies it to all"},
+		"groups fail, allow": {[]Subject{{Group, "tuners"}}, nil, broken, "the site allows it to group:tuners (the user's groups: no answer)"},
+		"groups fail, deny":  {[]Subject{{All, ""}}, []Subject{{Group, "students"}}, broken, "the site denies it to group:students (the user's groups: no answer)"},
+		"groups not needed":  {[]Subject{{User, "alice"}, {Group, "tuners"}}, nil, none, ""},
+	} {
+		err := Access{Allow: c.allow, Deny: c.deny}.Permit(c.who)
+		if got := fmt.Sprint(err); got != c.want && (err != nil || c.want != "") {
+			t.Errorf("%s: %s, want %q", name, got, c.want)
+		}
 	}
 }

@@ -25,16 +25,16 @@ func snapshotCommand() *cobra.Command {
 				return err
 			}
 			if output == "" {
-				output = site.Paths.Snapshot
+				output = string(site.Paths.Snapshot)
 			}
-			machine, err := readMachine(site.Paths.Machine)
+			machine, err := readMachine(string(site.Paths.Machine))
 			if err != nil {
 				return err
 			}
 			for _, warning := range machine.Warnings {
 				fmt.Fprintf(command.ErrOrStderr(), "gputune: %s\n", warning)
 			}
-			return topology.WriteSnapshot(site.Paths.Machine, output, machine)
+			return topology.WriteSnapshot(string(site.Paths.Machine), output, machine)
 		},
 	}
 	command.Flags().StringVar(&config, "config", "", "gputune.toml to read (default "+conf.File+")")

@@ -54,14 +54,14 @@ func (n *Node) log(format string, arguments ...any) {
 
 // machine prefers the snapshot: it has what NVML said.
 func (n *Node) machine(paths conf.Paths) (*topology.Machine, error) {
-	machine, err := topology.ReadSnapshot(paths.Machine, paths.Snapshot)
+	machine, err := topology.ReadSnapshot(string(paths.Machine), string(paths.Snapshot))
 	if err == nil {
 		return machine, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		n.log("%v: reading sysfs instead", err)
 	}
-	return topology.Read(paths.Machine, topology.Options{})
+	return topology.Read(string(paths.Machine), topology.Options{})
 }
 
 func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (string, bool)) {
@@ -71,7 +71,7 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 	if n.Name, known = slurm.NodeName(process); !known {
 		n.log("SLURMD_NODENAME is not set: lines of gres.conf for single nodes are passed over")
 	}
-	gresConf := paths.GresConf
+	gresConf := string(paths.GresConf)
 	if gresConf == "" {
 		gresConf = filepath.Join(folder, "gres.conf")
 	}

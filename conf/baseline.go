@@ -1,0 +1,91 @@
+package conf
+
+import (
+	"slices"
+
+	"gputune/internal/option"
+	"gputune/internal/setting"
+)
+
+// Baseline is what a site keeps its GPUs at between jobs. A job's changes are
+// put back to it instead of to what was found; empty values are as found, and
+// "unlocked" for clocks, which nothing can read.
+type Baseline struct {
+	SMClocks     BaselineClock       `toml:"clocks"`
+	MemoryClocks BaselineClock       `toml:"memory_clocks"`
+	Power        BaselinePower       `toml:"power"`
+	Persistence  BaselinePersistence `toml:"persistence"`
+	ComputeMode  BaselineMode        `toml:"compute_mode"`
+}
+
+// BaselineClock is "", "unlocked", a clock or a range in MHz.
+type BaselineClock string
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (b *BaselineClock) UnmarshalTOML(value any) error {
+	text, isText := value.(string)
+	clocks, err := option.ParseClocks(text)
+	isRange := err == nil && clocks.SM.Word == "" && clocks.Memory.IsZero()
+	if !isText || text != "" && text != setting.Unlocked && !isRange {
+		return wrong(value, `"", "unlocked", MHZ or MIN-MAX`)
+	}
+	*b = BaselineClock(text)
+	return nil
+}
+
+// BaselinePower is "", watts, "max" or "default", the card's own.
+type BaselinePower string
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (b *BaselinePower) UnmarshalTOML(value any) error {
+	text, isText := value.(string)
+	if _, err := option.ParsePower(text); !isText || text != "" && err != nil {
+		return wrong(value, `"", WATTS, "max" or "default"`)
+	}
+	*b = BaselinePower(text)
+	return nil
+}
+
+// BaselinePersistence is "", "on" or "off".
+type BaselinePersistence string
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (b *BaselinePersistence) UnmarshalTOML(value any) error {
+	text, isText := value.(string)
+	if !isText || !slices.Contains([]string{"", "on", "off"}, text) {
+		return wrong(value, `"", "on" or "off"`)
+	}
+	*b = BaselinePersistence(text)
+	return nil
+}
+
+// BaselineMode is "" or a compute mode.
+type BaselineMode string
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (b *BaselineMode) UnmarshalTOML(value any) error {
+	text, isText := value.(string)
+	if _, err := option.ParseComputeMode(text); !isText || text != "" && err != nil {
+		return wrong(value, `"", "shared", "exclusive" or "prohibited"`)
+	}
+	*b = BaselineMode(text)
+	return nil
+}
+
+// Before returns what to put back for a setting of a GPU, by the last part of
+// its key; "" is what was found.
+func (b Baseline) Before(name string) string {
+	switch name {
+	case setting.SMClocksName:
+		return string(b.SMClocks)
+	case setting.MemoryClocksName:
+		return string(b.MemoryClocks)
+	case setting.PowerLimitName:
+		return string(b.Power)
+	case setting.PersistenceName:
+		return string(b.Persistence)
+	case setting.ComputeModeName:
+		return string(b.ComputeMode)
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+package slurm
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Job is what Prolog and Epilog are told of a job on this node. All of it is
+// slurmd's own word.
+type Job struct {
+	ID        string // decimal: SLURM_JOB_ID; an array's element and a heterogeneous job's component have ids of their own
+	UID       uint32 // SLURM_JOB_UID
+	GID       uint32 // SLURM_JOB_GID
+	User      string // SLURM_JOB_USER, "" not known
+	Account   string // SLURM_JOB_ACCOUNT, "" no accounting
+	Partition string // SLURM_JOB_PARTITION
+
+	// GPUs are the gres indices of the GPUs that the job has on this node, see
+	// GPUOrder; empty without GPUs. Source: SLURM_JOB_GPUS, which slurmd sets
+	// for gres/gpu and gres/mps in all releases.
+	GPUs []int
+	// Visible is CUDA_VISIBLE_DEVICES: gres indices, MIG UUIDs and, since 25.11
+	// where slurmd asks the driver (AutoDetect=nvml, nvidia), GPU UUIDs.
+	Visible Visible
+	// Part says why the GPUs are not the job's alone, "" where they are: gres/mps
+	// and gres/shard give several jobs the same GPU. Source:
+	// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and SLURM_SHARDS_ON_NODE. A shard
+	// job has neither GPUs nor that variable in 22.05.
+	Part string
+}
+
+// ReadJob reads the environment of Prolog and Epilog. getenv is that of the
+// process. An error names the variable, the value and what it has to be: it is
+// slurmd's fault or that of somebody who runs the program by hand.
+func ReadJob(getenv func(string) (string, bool)) (Job, error) {
+	text := func(name string) string {
+		value, _ := getenv(name)
+		return value
+	}
+	job := Job{
+		ID: text("SLURM_JOB_ID"), User: text("SLURM_JOB_USER"), Account: text("SLURM_JOB_ACCOUNT"),
+		Partition: text("SLURM_JOB_PARTITION"),
+	}
+	// The id becomes part of file names.
+	if number, err := strconv.ParseUint(job.ID, 10, 32); err != nil || strconv.FormatUint(number, 10) != job.ID || number == 0 {
+		return Job{}, fmt.Errorf("SLURM_JOB_ID=%q: want a job's number, as slurmd sets it for Prolog and Epilog", cut(job.ID))
+	}
+	for name, target := range map[string]*uint32{"SLURM_JOB_UID": &job.UID, "SLURM_JOB_GID": &job.GID} {
+		value, found := getenv(name)
+		number, err := strconv.ParseUint(value, 10, 32)
+		if found && err != nil {
+			return job, fmt.Errorf("%s=%q: want a number", name, cut(value))
+		}
+		if !found && name == "SLURM_JOB_UID" {
+			return job, fmt.Errorf("%s is not set: want the job's user", name)
+		}
+		*target = uint32(number)
+	}
+	if list := text("SLURM_JOB_GPUS"); list != "" {
+		set, err := ParseGPUList(list)
+		if err != nil {
+			return job, fmt.Errorf("SLURM_JOB_GPUS: %w", err)
+		}
+		job.GPUs = slices.Collect(set.All())
+	}
+	visible, found := getenv("CUDA_VISIBLE_DEVICES")
+	var err error
+	if job.Visible, err = ParseVisible(visible, found); err != nil {
+		return job, fmt.Errorf("CUDA_VISIBLE_DEVICES: %w", err)
+	}
+	if !found {
+		job.Visible = Visible{} // not "all GPUs", which it would mean to CUDA
+	}
+	if _, found := getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"); found {
+		job.Part = "gres/mps gives it a part of the GPU"
+	}
+	if _, found := getenv("SLURM_SHARDS_ON_NODE"); found {
+		job.Part = "gres/shard gives it a part of the GPU"
+	}
+	return job, nil
+}
+
+// cut bounds what a message repeats.
+func cut(text string) string {
+	const most = 64
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
