@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 type step struct {
 	setting setting.Setting
 	entry   entry
+	before  string // what to put back instead of what is found; "" is what is found
 	current string // what the key has now; "" for a write-only setting
 	fresh   bool   // the job did not hold the key before
 	write   bool   // the key has another value
@@ -103,15 +105,16 @@ func prepare(ctx context.Context, changes []Change) ([]*step, error) {
 			Key: key, Set: value, State: intent,
 			Lifetime: traits.Lifetime, WriteOnly: traits.WriteOnly, Loose: traits.Loose,
 		}
-		if traits.WriteOnly {
-			e.Prior = traits.Neutral
-			if change.Before != "" {
-				if e.Prior, err = change.Setting.Check(ctx, change.Before); err != nil {
-					return nil, fmt.Errorf("value to put back: %w", err)
-				}
+		before := ""
+		if change.Before != "" {
+			if before, err = change.Setting.Check(ctx, change.Before); err != nil {
+				return nil, fmt.Errorf("value to put back: %w", err)
 			}
 		}
-		steps = append(steps, &step{setting: change.Setting, entry: e})
+		if traits.WriteOnly {
+			e.Prior = cmp.Or(before, traits.Neutral)
+		}
+		steps = append(steps, &step{setting: change.Setting, entry: e, before: before})
 	}
 	return steps, nil
 }
@@ -172,7 +175,7 @@ func (s *step) from(ctx context.Context, base *entry) error {
 	}
 	s.current = current
 	if base == nil {
-		e.Prior = current
+		e.Prior = cmp.Or(s.before, current)
 		if current == e.Set {
 			s.write, s.outcome.Action = false, Already
 		}

@@ -153,8 +153,9 @@ func Open(dir string, o Options) (*Ledger, error) {
 type Change struct {
 	Setting setting.Setting
 	Value   string
-	// Before is what to put back for a write-only setting, where a site keeps
-	// it at something else than its neutral value. Others are read.
+	// Before is what to put back instead of what is found, where a site keeps
+	// the key at one value between jobs. "" is what is found, and for a
+	// write-only setting its neutral value.
 	Before string
 }
 

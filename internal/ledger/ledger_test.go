@@ -265,6 +265,34 @@ func TestValueBefore(t *testing.T) {
 	w.want(gpuA+"lock", "9-9")
 }
 
+// TestBaseline: a site's value goes back in place of the one that was found, but
+// for a key that somebody took over.
+func TestBaseline(t *testing.T) {
+	for _, test := range []struct{ name, found, wanted, then, want string }{
+		{"found otherwise", "1", "5", "", "9"},
+		{"found as wanted", "5", "5", "", "9"},
+		{"found at the baseline", "9", "5", "", "9"},
+		{"wanted is the baseline", "1", "9", "", "9"},
+		{"taken over", "1", "5", "7", "7"},
+	} {
+		w := begin(t, nil)
+		key := gpuA + "exact"
+		w.machine.values[key] = test.found
+		changes := w.changes(key, test.wanted)
+		changes[0].Before = "9"
+		if _, err := w.program(0).Apply(context.Background(), "7", changes); err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		if test.then != "" {
+			w.machine.values[key] = test.then
+		}
+		mustRelease(t, w, "7")
+		if got := w.machine.get(key); got != test.want {
+			t.Errorf("%s: %s afterwards, want %s", test.name, got, test.want)
+		}
+	}
+}
+
 // TestNeverWrittenNeverReset: where the record cannot be written, a write-only
 // setting that somebody else may have set is not reset.
 func TestNeverWrittenNeverReset(t *testing.T) {
