@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gputune/internal/folder"
 	"gputune/internal/setting"
 )
 
@@ -115,7 +116,7 @@ func TestHostileFiles(t *testing.T) {
 		"state":        write(good("7", "b", bad(func(e *entry) { e.State = "done" }))),
 		"lifetime":     write(good("7", "b", bad(func(e *entry) { e.Lifetime = "" }))),
 		"epoch":        write(good("7", "b", bad(func(e *entry) { e.Epoch = -1 }))),
-		"huge":         write(strings.Repeat("x", maxRecord+1)),
+		"huge":         write(strings.Repeat("x", 5<<20)),
 		"deep":         write(strings.Repeat("[", 100000)),
 		"folder": func(t *testing.T, record string) {
 			if err := os.MkdirAll(filepath.Join(record, "inner"), 0o700); err != nil {
@@ -276,34 +277,34 @@ type recorder struct {
 	take func()
 }
 
-func (r recorder) makeFolder(name string) error   { r.take(); return r.files.makeFolder(name) }
-func (r recorder) rename(from, to string) error   { r.take(); return r.files.rename(from, to) }
-func (r recorder) remove(name string) error       { r.take(); return r.files.remove(name) }
-func (r recorder) removeFolder(name string) error { r.take(); return r.files.removeFolder(name) }
-func (r recorder) syncFolder(name string) error   { r.take(); return r.files.syncFolder(name) }
-func (r recorder) create(name string) (file, error) {
+func (r recorder) MakeFolder(name string) error   { r.take(); return r.files.MakeFolder(name) }
+func (r recorder) Rename(from, to string) error   { r.take(); return r.files.Rename(from, to) }
+func (r recorder) Remove(name string) error       { r.take(); return r.files.Remove(name) }
+func (r recorder) RemoveFolder(name string) error { r.take(); return r.files.RemoveFolder(name) }
+func (r recorder) SyncFolder(name string) error   { r.take(); return r.files.SyncFolder(name) }
+func (r recorder) Create(name string) (folder.File, error) {
 	r.take()
-	f, err := r.files.create(name)
+	f, err := r.files.Create(name)
 	return recordedFile{f, r}, err
 }
 
 type recordedFile struct {
-	file
+	folder.File
 	r recorder
 }
 
 func (f recordedFile) Write(b []byte) (int, error) {
 	f.r.take()
-	n, err := f.file.Write(b[:len(b)/2])
+	n, err := f.File.Write(b[:len(b)/2])
 	if err != nil {
 		return n, err
 	}
 	f.r.take()
-	m, err := f.file.Write(b[len(b)/2:])
+	m, err := f.File.Write(b[len(b)/2:])
 	return n + m, err
 }
 
-func (f recordedFile) Sync() error { f.r.take(); return f.file.Sync() }
+func (f recordedFile) Sync() error { f.r.take(); return f.File.Sync() }
 
 // TestEveryStateOnDisk restores the folder to each of the states that it has on
 // a real disk between two writes, and the machine to what it had then or, as

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gputune/internal/folder"
 	"gputune/internal/setting"
 )
 
@@ -298,9 +299,9 @@ func (m *memory) missing(op, name string) error {
 	return &fs.PathError{Op: op, Path: name, Err: unix.ENOENT}
 }
 
-func (m *memory) makeBase() error { return m.points.try("make the folder") }
+func (m *memory) MakeBase() error { return m.points.try("make the folder") }
 
-func (m *memory) list(folder string) ([]string, error) {
+func (m *memory) List(folder string) ([]string, error) {
 	if node, ok := m.now[folder]; !ok || node != nil {
 		return nil, m.missing("list", folder)
 	}
@@ -313,18 +314,18 @@ func (m *memory) list(folder string) ([]string, error) {
 	return names, nil
 }
 
-func (m *memory) read(name string) ([]byte, error) {
+func (m *memory) Read(name string) ([]byte, error) {
 	node, ok := m.now[name]
 	if !ok {
 		return nil, m.missing("read", name)
 	}
 	if node == nil {
-		return nil, errForeign
+		return nil, folder.ErrForeign
 	}
 	return node.data, nil
 }
 
-func (m *memory) makeFolder(name string) error {
+func (m *memory) MakeFolder(name string) error {
 	if err := m.points.try("mkdir " + name); err != nil {
 		return err
 	}
@@ -336,7 +337,7 @@ func (m *memory) makeFolder(name string) error {
 	return nil
 }
 
-func (m *memory) create(name string) (file, error) {
+func (m *memory) Create(name string) (folder.File, error) {
 	if err := m.points.try("create " + name); err != nil {
 		return nil, err
 	}
@@ -379,7 +380,7 @@ func (f *memFile) Sync() error {
 
 func (f *memFile) Close() error { return f.m.points.try("close file") }
 
-func (m *memory) rename(from, to string) error {
+func (m *memory) Rename(from, to string) error {
 	if err := m.points.try("rename " + from); err != nil {
 		return err
 	}
@@ -403,7 +404,7 @@ func (m *memory) rename(from, to string) error {
 	return nil
 }
 
-func (m *memory) remove(name string) error {
+func (m *memory) Remove(name string) error {
 	node, ok := m.now[name]
 	if !ok {
 		return m.missing("remove", name)
@@ -419,14 +420,14 @@ func (m *memory) remove(name string) error {
 	return nil
 }
 
-func (m *memory) removeFolder(name string) error {
+func (m *memory) RemoveFolder(name string) error {
 	if _, ok := m.now[name]; !ok {
 		return m.missing("rmdir", name)
 	}
 	if err := m.points.try("rmdir " + name); err != nil {
 		return err
 	}
-	if names, err := m.list(name); err != nil || len(names) > 0 {
+	if names, err := m.List(name); err != nil || len(names) > 0 {
 		return &fs.PathError{Op: "rmdir", Path: name, Err: unix.ENOTEMPTY}
 	}
 	m.change(func(t tree) {
@@ -441,7 +442,7 @@ func (m *memory) removeFolder(name string) error {
 	return nil
 }
 
-func (m *memory) syncFolder(name string) error {
+func (m *memory) SyncFolder(name string) error {
 	if err := m.points.try("fsync " + name); err != nil {
 		return err
 	}

@@ -65,6 +65,7 @@ import (
 	"strings"
 	"time"
 
+	"gputune/internal/folder"
 	"gputune/internal/setting"
 )
 
@@ -137,7 +138,7 @@ func Open(dir string, o Options) (*Ledger, error) {
 	}
 	path := filepath.Join(o.Root, dir)
 	if o.files == nil {
-		o.files = disk{path}
+		o.files = folder.Folder{Dir: path, Mode: 0o700}
 	}
 	if o.locks == nil {
 		o.locks = flocks{path}

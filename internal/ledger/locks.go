@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gputune/internal/folder"
 )
 
 // locker gives locks that end with the process that holds them. The functions
@@ -51,28 +53,20 @@ type holder struct {
 
 // open opens a lock's file, which is made when it is missing and never removed.
 func (l flocks) open(name string) (*os.File, error) {
-	d := disk(l)
+	d := folder.Folder{Dir: l.dir, Mode: 0o700}
 	const writing, reading = unix.O_RDWR | unix.O_CREAT, unix.O_RDONLY
-	fd, err := d.open(locksFolder+"/"+name, writing, 0o600)
+	f, err := d.Open(locksFolder+"/"+name, writing)
 	if errors.Is(err, fs.ErrNotExist) {
 		// In a ledger that is used the folder may have been removed by hand.
-		if err := d.makeFolder(locksFolder); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := d.MakeFolder(locksFolder); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
-		fd, err = d.open(locksFolder+"/"+name, writing, 0o600)
+		f, err = d.Open(locksFolder+"/"+name, writing)
 	}
 	if errors.Is(err, unix.EROFS) {
-		fd, err = d.open(locksFolder+"/"+name, reading, 0)
+		f, err = d.Open(locksFolder+"/"+name, reading)
 	}
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), filepath.Join(l.dir, locksFolder, name))
-	if _, err := checkFile(fd); err != nil {
-		f.Close()
-		return nil, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
-	}
-	return f, nil
+	return f, err
 }
 
 // current tells whether the file that is open is still the one on disk.

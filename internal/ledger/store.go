@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gputune/internal/folder"
 )
 
 // store reads and writes records.
@@ -24,7 +26,7 @@ type store struct {
 func (s store) prepare() error {
 	missing := false
 	for _, name := range []string{jobsFolder, asideFolder} {
-		_, err := s.files.list(name)
+		_, err := s.files.List(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -33,16 +35,16 @@ func (s store) prepare() error {
 	if !missing {
 		return nil
 	}
-	if err := s.files.makeBase(); err != nil {
+	if err := s.files.MakeBase(); err != nil {
 		return err
 	}
 	for _, names := range [][]string{{jobsFolder, locksFolder}, {asideFolder}} {
 		for _, name := range names {
-			if err := s.files.makeFolder(name); err != nil && !errors.Is(err, fs.ErrExist) {
+			if err := s.files.MakeFolder(name); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 		}
-		if err := s.files.syncFolder(""); err != nil {
+		if err := s.files.SyncFolder(""); err != nil {
 			return err
 		}
 	}
@@ -65,14 +67,14 @@ func (b *badRecord) Unwrap() error { return b.err }
 // load reads the record of a job: nil without an error if it has none,
 // *badRecord if there is something else.
 func (s store) load(job string) (*record, error) {
-	text, err := s.files.read(recordName(job))
+	text, err := s.files.Read(recordName(job))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	case errors.Is(err, errForeign):
+	case errors.Is(err, folder.ErrForeign):
 		// Either the file or the folder that it is in.
 		name := recordName(job)
-		if _, err := s.files.list(jobFolder(job)); err != nil {
+		if _, err := s.files.List(jobFolder(job)); err != nil {
 			name = jobFolder(job)
 		}
 		return nil, &badRecord{name: name, err: err}
@@ -101,7 +103,7 @@ func (s store) setAside(job string, bad *badRecord) error {
 	if err := s.prepare(); err != nil {
 		return err
 	}
-	taken, err := s.files.list(asideFolder)
+	taken, err := s.files.List(asideFolder)
 	if err != nil {
 		return err
 	}
@@ -111,16 +113,16 @@ func (s store) setAside(job string, bad *badRecord) error {
 		to = fmt.Sprintf("%s-%d", base, n)
 	}
 	to = asideFolder + "/" + to
-	if err := s.files.rename(bad.name, to); err != nil {
+	if err := s.files.Rename(bad.name, to); err != nil {
 		return err
 	}
 	s.log.Error("not a record of the ledger: set aside", "file", bad.name, "to", to, "reason", bad.err)
 	for _, folder := range []string{asideFolder, ""} {
-		if err := s.files.syncFolder(folder); err != nil {
+		if err := s.files.SyncFolder(folder); err != nil {
 			return err
 		}
 	}
-	return s.files.syncFolder(path.Dir(bad.name))
+	return s.files.SyncFolder(path.Dir(bad.name))
 }
 
 // save makes r the job's record. first says that the job has none yet; durable
@@ -133,7 +135,7 @@ func (s store) save(r *record, first, durable bool) error {
 		return err
 	}
 	if first {
-		if err := s.files.makeFolder(jobFolder(r.Job)); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := s.files.MakeFolder(jobFolder(r.Job)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
@@ -143,23 +145,23 @@ func (s store) save(r *record, first, durable bool) error {
 	if err := s.write(newName(r.Job), text); err != nil {
 		return err
 	}
-	if err := s.files.rename(newName(r.Job), recordName(r.Job)); err != nil {
+	if err := s.files.Rename(newName(r.Job), recordName(r.Job)); err != nil {
 		return err
 	}
 	if !durable {
 		return nil
 	}
-	if err := s.files.syncFolder(jobFolder(r.Job)); err != nil {
+	if err := s.files.SyncFolder(jobFolder(r.Job)); err != nil {
 		return err
 	}
 	// The job's folder may be there and not durable, if the program that made
 	// it was killed.
-	return s.files.syncFolder(jobsFolder)
+	return s.files.SyncFolder(jobsFolder)
 }
 
 // write makes a file and has it on disk before it returns.
 func (s store) write(name string, text []byte) error {
-	f, err := s.files.create(name)
+	f, err := s.files.Create(name)
 	if err != nil {
 		return err
 	}
@@ -171,7 +173,7 @@ func (s store) write(name string, text []byte) error {
 
 // clear removes a file of a job, or sets aside what has its name and is no file.
 func (s store) clear(job, name string) error {
-	err := s.files.remove(name)
+	err := s.files.Remove(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -189,7 +191,7 @@ func (s store) drop(job string) error {
 			return err
 		}
 	}
-	err := s.files.removeFolder(jobFolder(job))
+	err := s.files.RemoveFolder(jobFolder(job))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -199,13 +201,13 @@ func (s store) drop(job string) error {
 	case err != nil:
 		return err
 	}
-	return s.files.syncFolder(jobsFolder)
+	return s.files.SyncFolder(jobsFolder)
 }
 
 // jobs returns the names in the folder of records, in order. A ledger that
 // was never used has none.
 func (s store) jobs() ([]string, error) {
-	names, err := s.files.list(jobsFolder)
+	names, err := s.files.List(jobsFolder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
