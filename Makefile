@@ -42,7 +42,13 @@ PACKAGES_build := ca-certificates gcc libc6-dev binutils libslurm-dev
 PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace
 PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
-GO_SOURCES := $(shell find cmd conf internal spank tests -name '*.go' 2>/dev/null) go.mod
+# Folders with Go packages, and where each program's is.
+GO_FOLDERS := cmd conf epilog internal prolog spank tests
+PROGRAMS := gputune gputune-prolog gputune-epilog
+package_gputune := ./cmd/gputune
+package_gputune-prolog := ./prolog
+package_gputune-epilog := ./epilog
+GO_SOURCES := $(shell find $(GO_FOLDERS) -name '*.go' 2>/dev/null) go.mod
 SHIM_SOURCES := $(wildcard spank/shim/*.c)
 SHIM_HEADERS := $(wildcard spank/shim/*.h spank/abi/*.h)
 
@@ -79,10 +85,10 @@ $(TOOLS)/gofumpt: | $(BUILD)/deps-build.stamp
 	GOBIN=$(CURDIR)/$(TOOLS) GOFLAGS= $(GO) install mvdan.cc/gofumpt@$(GOFUMPT_VERSION)
 
 .PHONY: build
-build: $(BUILD)/bin/gputune $(BUILD)/lib/libgputune.so $(SHIMS) ## build the programs, the core and the shims of all Slurm releases
+build: $(PROGRAMS:%=$(BUILD)/bin/%) $(BUILD)/lib/libgputune.so $(SHIMS) ## build the programs, the core and the shims of all Slurm releases
 
 $(BUILD)/bin/%: $(GO_SOURCES) | $(BUILD)/deps-build.stamp
-	$(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/$*
+	$(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $@ $(package_$*)
 
 $(BUILD)/lib/libgputune.so: $(GO_SOURCES) spank/core/exports.map $(wildcard spank/core/*.[ch]) $(SHIM_HEADERS) | $(BUILD)/deps-build.stamp
 	$(GO) build -buildmode=c-shared -o $@ \
@@ -112,7 +118,7 @@ test: test-unit test-slurm test-vm ## every level that this machine can run
 .PHONY: test-unit
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
 	$(GO) vet ./...
-	$(GO) test -race -short ./cmd/... ./conf/... ./internal/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
+	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
 	$(GO) test ./internal/ledger ./tests/fakenvml # every kill point, which the race detector has no time for
 
 .PHONY: test-slurm
@@ -136,7 +142,7 @@ lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnin
 
 .PHONY: fmt
 fmt: $(TOOLS)/gofumpt ## format the Go code
-	$(TOOLS)/gofumpt -l -w cmd conf internal spank tests
+	$(TOOLS)/gofumpt -l -w $(GO_FOLDERS)
 
 .PHONY: install
 install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<release>
@@ -145,6 +151,7 @@ install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<re
 	[ -e $(BUILD)/lib/slurm-$$release/spank_gputune.so ] || \
 		{ echo "install: Slurm $$release: want one of $(SLURM_RELEASES)"; exit 1; }; \
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/bin/gputune; \
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/bin/gputune-prolog $(BUILD)/bin/gputune-epilog; \
 	install -D -m 755 $(BUILD)/lib/libgputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new; \
 	mv $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new $(DESTDIR)$(PKGLIBDIR)/libgputune.so; \
 	for r in $(SLURM_RELEASES); do install -D -m 755 -s -t $(DESTDIR)$(PKGLIBDIR)/slurm-$$r $(BUILD)/lib/slurm-$$r/spank_gputune.so; done; \
@@ -152,13 +159,16 @@ install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<re
 	install -d $(DESTDIR)$(SYSCONFDIR)/gputune; \
 	[ -e $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml ] || \
 		install -m 644 -t $(DESTDIR)$(SYSCONFDIR)/gputune conf/gputune.toml; \
-	echo "add to plugstack.conf:  optional $(PKGLIBDIR)/spank_gputune.so"
+	echo "add to plugstack.conf:  optional $(PKGLIBDIR)/spank_gputune.so"; \
+	echo "add to slurm.conf:      Prolog=$(PREFIX)/sbin/gputune-prolog"; \
+	echo "                        Epilog=$(PREFIX)/sbin/gputune-epilog"
 
 .PHONY: uninstall
 uninstall: ## remove what install put there, but for changed configuration
 	for r in $(SLURM_RELEASES); do rm -f $(DESTDIR)$(PKGLIBDIR)/slurm-$$r/spank_gputune.so; \
 		rmdir $(DESTDIR)$(PKGLIBDIR)/slurm-$$r 2>/dev/null || true; done
-	rm -f $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so $(DESTDIR)$(PREFIX)/bin/gputune
+	rm -f $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so $(DESTDIR)$(PREFIX)/bin/gputune \
+		$(DESTDIR)$(PREFIX)/sbin/gputune-prolog $(DESTDIR)$(PREFIX)/sbin/gputune-epilog
 	rmdir $(DESTDIR)$(PKGLIBDIR) 2>/dev/null || true
 	if cmp -s conf/gputune.toml $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; then \
 		rm -f $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; fi

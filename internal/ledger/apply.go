@@ -28,8 +28,8 @@ type step struct {
 // their values after it, or the error says why not and everything that the job
 // held is put back.
 //
-// A value that the machine cannot take, a key that another job holds at another
-// value (*HeldError) and a lock that is not to be had (*LockedError) are found
+// A value that the machine cannot take (*KeyError), a key that another job holds
+// at another value (*HeldError) and a lock that is not to be had (*LockedError) are found
 // before anything is changed. What goes wrong later is an *ApplyError.
 //
 // A job may apply again: what it holds already stays as it is and what is new
@@ -98,7 +98,7 @@ func prepare(ctx context.Context, changes []Change) ([]*step, error) {
 		seen[key] = true
 		value, err := change.Setting.Check(ctx, change.Value)
 		if err != nil {
-			return nil, err
+			return nil, &KeyError{key, err}
 		}
 		traits := change.Setting.Traits()
 		e := entry{
@@ -171,7 +171,7 @@ func (s *step) from(ctx context.Context, base *entry) error {
 	}
 	current, err := s.setting.Read(ctx)
 	if err != nil {
-		return fmt.Errorf("read the value before: %w", err)
+		return &KeyError{e.Key, fmt.Errorf("read the value before: %w", err)}
 	}
 	s.current = current
 	if base == nil {

@@ -217,6 +217,19 @@ func (e *HeldError) Error() string {
 		e.Key, e.Job, e.Value, e.Wanted, e.Value)
 }
 
+// KeyError is a key whose value cannot be had or whose present value cannot be
+// read, found before anything was changed.
+type KeyError struct {
+	Key string
+	Err error
+}
+
+// Error gives the cause, which names the GPU or file.
+func (e *KeyError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *KeyError) Unwrap() error { return e.Err }
+
 // ApplyError is a change that could not be made after others had been made or
 // announced. Everything that the job held was put back, except for what
 // Rollback says.

@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"gputune/conf"
 	"gputune/internal/slurm"
 	"gputune/internal/topology"
 )
+
+// ErrPart is a device that is not a whole GPU.
+var ErrPart = errors.New("a part of a GPU")
 
 // Node is one node of the cluster.
 type Node struct {
@@ -102,4 +106,32 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 	if conf.HasTaskPlugin("task/cgroup") {
 		n.ConstrainDevices, n.ConstrainCores = cgroups.ConstrainDevices, cgroups.ConstrainCores
 	}
+}
+
+// GPUs returns the positions in Machine.GPUs of a job's GPUs, each once. UUIDs
+// are believed before gres indices, which count devices in an order that has to
+// be worked out. An error names the device that is not known, or is a part of a
+// GPU.
+func (n *Node) GPUs(job slurm.Job) ([]int, error) {
+	if slices.ContainsFunc(job.Visible.Devices, func(d slurm.Device) bool { return d.Kind == slurm.ByGPU }) {
+		return job.Visible.GPUs(n.Machine, n.Order)
+	}
+	indices := job.GPUs
+	if len(indices) == 0 {
+		for _, device := range job.Visible.Devices {
+			indices = append(indices, device.Index)
+		}
+	}
+	var gpus []int
+	for _, index := range indices {
+		switch {
+		case index >= len(n.Order) || n.Order[index] < 0:
+			return nil, fmt.Errorf("gres index %d: not known to be any of this node's %d GPUs: do gres.conf and the devices agree?", index, len(n.Machine.GPUs))
+		case n.MIG[index] != "":
+			return nil, fmt.Errorf("gres index %d: the MIG device %s is %w", index, n.MIG[index], ErrPart)
+		case !slices.Contains(gpus, n.Order[index]):
+			gpus = append(gpus, n.Order[index])
+		}
+	}
+	return gpus, nil
 }

@@ -27,6 +27,22 @@ func NewClocks(steps []uint32) Clocks {
 	return Clocks{Low: sorted[0], High: sorted[len(sorted)-1], Steps: sorted}
 }
 
+// Between returns those of the clocks that are at least low and at most high, in
+// MHz; a high of 0 is no bound. None is the zero value.
+func (c Clocks) Between(low, high uint32) Clocks {
+	if high == 0 {
+		high = c.High
+	}
+	if c.Steps != nil {
+		return NewClocks(slices.DeleteFunc(slices.Clone(c.Steps), func(mhz uint32) bool { return mhz < low || mhz > high }))
+	}
+	low, high = max(low, c.Low), min(high, c.High)
+	if low > high {
+		return Clocks{}
+	}
+	return Clocks{Low: low, High: high}
+}
+
 // String returns the range for people: "345–1980 MHz", or all values where
 // they are few.
 func (c Clocks) String() string {

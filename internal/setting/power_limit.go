@@ -47,25 +47,25 @@ func (s powerLimit) Check(_ context.Context, value string) (string, error) {
 	}
 	switch value {
 	case "max":
-		return watts(high), nil
+		return Watts(high), nil
 	case "default":
-		return watts(standard), nil
+		return Watts(standard), nil
 	}
 	text := strings.TrimSuffix(value, "W")
 	fail := &ValueError{
 		Of: of(device), Value: "power " + shown(text) + " W",
-		Accepts: fmt.Sprintf("supported %s–%s W, max or default", watts(low), watts(high)),
+		Accepts: fmt.Sprintf("supported %s–%s W, max or default", Watts(low), Watts(high)),
 	}
 	limit, err := parseWatts(text)
 	if err != nil {
 		return "", fail
 	}
 	if limit < low || limit > high {
-		fail.Accepts = fmt.Sprintf("supported %s–%s W", watts(low), watts(high))
-		fail.Nearest = watts(min(max(limit, low), high))
+		fail.Accepts = fmt.Sprintf("supported %s–%s W", Watts(low), Watts(high))
+		fail.Nearest = Watts(min(max(limit, low), high))
 		return "", fail
 	}
-	return watts(limit), nil
+	return Watts(limit), nil
 }
 
 // Read implements Setting.
@@ -78,7 +78,7 @@ func (s powerLimit) Read(context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return watts(limit), nil
+	return Watts(limit), nil
 }
 
 // Write implements Setting.
@@ -97,8 +97,8 @@ func (s powerLimit) Write(ctx context.Context, value string) error {
 	return readBack(ctx, s, of(device)+": power limit in W", value)
 }
 
-// watts writes milliwatts as watts: 700000 is "700", 512500 is "512.5".
-func watts(milliwatts uint32) string {
+// Watts writes milliwatts as watts: 700000 is "700", 512500 is "512.5".
+func Watts(milliwatts uint32) string {
 	whole, rest := milliwatts/1000, milliwatts%1000
 	if rest == 0 {
 		return strconv.FormatUint(uint64(whole), 10)
@@ -106,7 +106,7 @@ func watts(milliwatts uint32) string {
 	return strings.TrimRight(fmt.Sprintf("%d.%03d", whole, rest), "0")
 }
 
-// parseWatts is the reverse of watts.
+// parseWatts is the reverse of Watts.
 func parseWatts(text string) (milliwatts uint32, err error) {
 	first, second, decimals := strings.Cut(text, ".")
 	if len(second) > 3 || decimals && second == "" {

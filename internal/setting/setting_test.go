@@ -358,9 +358,9 @@ func FuzzWatts(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := parseWatts(watts(limit))
+		again, err := parseWatts(Watts(limit))
 		if err != nil || again != limit {
-			t.Fatalf("%q is %d mW, written %q, which is %d, %v", text, limit, watts(limit), again, err)
+			t.Fatalf("%q is %d mW, written %q, which is %d, %v", text, limit, Watts(limit), again, err)
 		}
 	})
 }

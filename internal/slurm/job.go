@@ -39,13 +39,13 @@ func ReadJob(getenv func(string) (string, bool)) (Job, error) {
 		value, _ := getenv(name)
 		return value
 	}
-	job := Job{
-		ID: text("SLURM_JOB_ID"), User: text("SLURM_JOB_USER"), Account: text("SLURM_JOB_ACCOUNT"),
-		Partition: text("SLURM_JOB_PARTITION"),
+	id, err := JobID(getenv)
+	if err != nil {
+		return Job{}, err
 	}
-	// The id becomes part of file names.
-	if number, err := strconv.ParseUint(job.ID, 10, 32); err != nil || strconv.FormatUint(number, 10) != job.ID || number == 0 {
-		return Job{}, fmt.Errorf("SLURM_JOB_ID=%q: want a job's number, as slurmd sets it for Prolog and Epilog", cut(job.ID))
+	job := Job{
+		ID: id, User: text("SLURM_JOB_USER"), Account: text("SLURM_JOB_ACCOUNT"),
+		Partition: text("SLURM_JOB_PARTITION"),
 	}
 	for name, target := range map[string]*uint32{"SLURM_JOB_UID": &job.UID, "SLURM_JOB_GID": &job.GID} {
 		value, found := getenv(name)
@@ -66,7 +66,6 @@ func ReadJob(getenv func(string) (string, bool)) (Job, error) {
 		job.GPUs = slices.Collect(set.All())
 	}
 	visible, found := getenv("CUDA_VISIBLE_DEVICES")
-	var err error
 	if job.Visible, err = ParseVisible(visible, found); err != nil {
 		return job, fmt.Errorf("CUDA_VISIBLE_DEVICES: %w", err)
 	}
@@ -80,6 +79,24 @@ func ReadJob(getenv func(string) (string, bool)) (Job, error) {
 		job.Part = "gres/shard gives it a part of the GPU"
 	}
 	return job, nil
+}
+
+// JobID returns the job's number, which is all that an Epilog needs to know. It
+// becomes part of file names, so it is nothing but the digits of a number.
+func JobID(getenv func(string) (string, bool)) (string, error) {
+	id, _ := getenv("SLURM_JOB_ID")
+	if number, err := strconv.ParseUint(id, 10, 32); err != nil || number == 0 || strconv.FormatUint(number, 10) != id {
+		return "", fmt.Errorf("SLURM_JOB_ID=%q: want a job's number, as slurmd sets it for Prolog and Epilog", cut(id))
+	}
+	return id, nil
+}
+
+// HasGPUs tells whether the job has GPUs, or MIG devices, on this node.
+func (j Job) HasGPUs() bool { return len(j.GPUs) > 0 || len(j.Visible.Devices) > 0 }
+
+// HasMIG tells whether a device of the job is known to be a MIG device.
+func (j Job) HasMIG() bool {
+	return slices.ContainsFunc(j.Visible.Devices, func(d Device) bool { return d.Kind == ByMIG || d.Kind == ByInstance })
 }
 
 // cut bounds what a message repeats.

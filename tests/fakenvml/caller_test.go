@@ -148,6 +148,8 @@ func read(d nvml.Device, call string, n []int) (string, nvml.Return) {
 		return d.GetUUID()
 	case "GetName":
 		return d.GetName()
+	case "GetArchitecture":
+		return text(d.GetArchitecture())
 	case "GetMinorNumber":
 		return text(d.GetMinorNumber())
 	case "GetPciInfo":

@@ -22,6 +22,7 @@
 //	  pci_id 0x233510de          device, vendor
 //	  pci_subsystem 0
 //	  minor 0
+//	  architecture 9             nvmlDeviceArchitecture_t: 9 is Hopper, 7 Ampere
 //	  cpus 0-31                  or none: Not Supported, here and below
 //	  cpus_socket 0-31           default: cpus
 //	  nodes 0
@@ -108,7 +109,7 @@
 //   - what a call about a whole GPU answers for a MIG device: Not Supported;
 //     names of MIG devices; the number of places for them
 //   - a mask too short for the CPUs or nodes is filled as far as it goes
-//   - PCI device and subsystem id, library version, memory size, used memory,
+//   - architecture, PCI device and subsystem id, library version, memory size, used memory,
 //     processes, energy, power, temperature, utilisation, performance state,
 //     event reasons, remapped rows
 //   - texts of errors other than Not Supported

@@ -33,6 +33,7 @@ func TestH200(t *testing.T) {
 		exchange{"GetHandleByPciBusId 0001:00:07.0", "NOT_FOUND"},
 		exchange{"GetHandleByPciBusId seven", "INVALID_ARGUMENT"},
 		exchange{"GetName 0", "NVIDIA H200 SUCCESS"},
+		exchange{"GetArchitecture 0", "9 SUCCESS"},
 		exchange{"GetMinorNumber 0", "0 SUCCESS"},
 		exchange{"GetMinorNumber 1", "1 SUCCESS"},
 		exchange{"GetPciInfo 0", "00000000:00:06.0 0000:00:06.0 0:0:6 SUCCESS"},

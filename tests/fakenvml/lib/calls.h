@@ -19,6 +19,7 @@
 	CALL(GetUUID, true, 0, false) \
 	CALL(GetName, true, 0, false) \
 	CALL(GetMinorNumber, true, 1, false) \
+	CALL(GetArchitecture, true, 1, false) \
 	CALL(GetPciInfo, true, 0, false) \
 	CALL(GetMemoryAffinity, true, 0, false) \
 	CALL(GetCpuAffinity, true, 0, false) \

@@ -84,6 +84,7 @@ static bool new_gpu(struct reader *r, const char *uuid)
 		.bus = w->gpu_count / 16,
 		.device = 6 + w->gpu_count % 16,
 		.minor = w->gpu_count,
+		.architecture = NVML_DEVICE_ARCH_HOPPER,
 		.pci_id = 0x233510de,
 		.has_mig = true,
 		.has_ecc = true,
@@ -179,6 +180,8 @@ static bool gpu_line(struct reader *r, const char *key, char *rest, struct gpu *
 		return numbers(r, key, rest, &g->pci_id, 1);
 	if (IS("pci_subsystem"))
 		return numbers(r, key, rest, &g->pci_subsystem, 1);
+	if (IS("architecture"))
+		return numbers(r, key, rest, &g->architecture, 1);
 	if (IS("minor"))
 		return numbers(r, key, rest, &g->minor, 1);
 	if (IS("cpus")) {

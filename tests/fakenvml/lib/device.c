@@ -133,6 +133,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *
 	return call_end(&c, ret);
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t *arch)
+{
+	struct call c;
+	nvmlReturn_t ret = call_gpu(&c, CALL_GetArchitecture, device);
+	if (ret == NVML_SUCCESS)
+		ret = answer(&c, arch, c.gpu->architecture);
+	return call_end(&c, ret);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
 	struct call c;

@@ -57,7 +57,7 @@ struct process {
 /* One GPU as the description has it. */
 struct gpu {
 	char uuid[NAME_SIZE], name[NAME_SIZE];
-	unsigned int domain, bus, device, minor;
+	unsigned int domain, bus, device, minor, architecture;
 	unsigned int pci_id, pci_subsystem;
 
 	struct mask cpus, cpus_socket, nodes, nodes_socket;

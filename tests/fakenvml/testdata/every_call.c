@@ -52,6 +52,7 @@ static void each(nvmlDevice_t d, int place, nvmlReturn_t want)
 	WANT(want, nvmlDeviceGetUUID(d, p, sizeof out));
 	WANT(want, nvmlDeviceGetName(d, p, sizeof out));
 	WANT(want, nvmlDeviceGetMinorNumber(d, u));
+	WANT(want, nvmlDeviceGetArchitecture(d, u));
 	WANT(want, nvmlDeviceGetPciInfo_v3(d, p));
 	WANT(want, nvmlDeviceGetMemoryAffinity(d, 2, p, NVML_AFFINITY_SCOPE_NODE));
 	WANT(want, nvmlDeviceGetCpuAffinity(d, 2, p));

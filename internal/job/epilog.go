@@ -1,0 +1,77 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"gputune/internal/ledger"
+	"gputune/internal/slurm"
+)
+
+// Holds tells whether the ledger may have something of the job: whether Epilog
+// has work that can take time.
+func (h *Host) Holds() bool {
+	id, err := slurm.JobID(h.getenv)
+	return err == nil && h.held(id)
+}
+
+// Epilog puts back what the job that the environment names has changed and
+// removes the reports on it. An error means that the node is not what it was.
+func (h *Host) Epilog(ctx context.Context) error {
+	id, err := slurm.JobID(h.getenv)
+	if err != nil {
+		return err
+	}
+	if h.SiteError != nil {
+		h.say("%v: the defaults are used", h.SiteError)
+	}
+	if h.held(id) {
+		err = h.release(ctx, id, "")
+	}
+	if err := h.reports().remove(id); err != nil {
+		h.say("job %s: reports: %v", id, err) // no harm to the next job
+	}
+	return err
+}
+
+// release puts back what a job holds and writes a line for each result.
+func (h *Host) release(ctx context.Context, id, why string) error {
+	l, env, err := h.open()
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		h.say("job %s: %s: putting it back", id, why)
+	}
+	report, err := l.Release(ctx, id)
+	for _, outcome := range report.Outcomes {
+		h.say("%s", Describe(outcome))
+	}
+	if err != nil && report.Err() == nil {
+		h.say("job %s: %v", id, err)
+	}
+	if closed := env.Close(); closed != nil {
+		h.say("%v", closed)
+	}
+	return err
+}
+
+// Describe returns the line for what Release did about one key.
+func Describe(o ledger.Outcome) string {
+	text := fmt.Sprintf("job %s: %s: ", o.Job, o.Key)
+	switch o.Action {
+	case ledger.Restored:
+		return text + o.Prior + " again"
+	case ledger.Unchanged:
+		return text + o.Prior + " already"
+	case ledger.StillHeld:
+		return text + fmt.Sprintf("%s, as job %v wants it", o.Set, o.Holders)
+	case ledger.Drifted:
+		return text + fmt.Sprintf("somebody set %s instead of %s: left alone", o.Current, o.Set)
+	case ledger.Forgotten:
+		return text + "forgotten when the machine booted"
+	case ledger.Failed:
+		return o.Err.Error()
+	}
+	return text + string(o.Action)
+}

@@ -1,0 +1,96 @@
+// Package job is what gputune does for a job on one node: the Prolog carries out
+// the options that the job was submitted with, the Epilog puts back what that
+// changed. Package slurm says who the job is, conf what the site allows, package
+// ledger changes and restores; this package decides and reports.
+package job
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"gputune/conf"
+	"gputune/internal/ledger"
+	"gputune/internal/setting"
+)
+
+// Host is the node as Prolog and Epilog find it.
+type Host struct {
+	// Root is prepended to the folders of gputune's own files and to device
+	// files, "/" outside tests.
+	Root string
+	// Environ is the environment that slurmd has made, as os.Environ gives it.
+	Environ []string
+	// Site is the configuration. SiteError is why it is only the default one.
+	Site      conf.Config
+	SiteError error
+	// NVML opens the management library. It is called when a GPU is to be
+	// changed and not before.
+	NVML func() (setting.Devices, error)
+	// Groups returns the names of a user's groups.
+	Groups func(uid uint32) ([]string, error)
+	// Now is the clock for reports.
+	Now func() time.Time
+	// Output gets a line for each result, for slurmd's log.
+	Output io.Writer
+}
+
+// getenv is getenv(3) of slurmd's environment.
+func (h *Host) getenv(name string) (string, bool) {
+	for _, variable := range h.Environ {
+		if len(variable) > len(name) && variable[:len(name)] == name && variable[len(name)] == '=' {
+			return variable[len(name)+1:], true
+		}
+	}
+	return "", false
+}
+
+// say writes one line.
+func (h *Host) say(format string, arguments ...any) {
+	fmt.Fprintf(h.Output, format+"\n", arguments...)
+}
+
+// open returns the ledger and what its settings work on. The caller closes that.
+func (h *Host) open() (*ledger.Ledger, *setting.Environment, error) {
+	return Open(h.Root, h.Site, h.NVML, slog.New(lines{h.Output}))
+}
+
+// Open returns the node's ledger, and what its settings work on, which the
+// caller closes. root is prepended to the ledger's folder.
+func Open(root string, site conf.Config, nvml func() (setting.Devices, error), log *slog.Logger) (*ledger.Ledger, *setting.Environment, error) {
+	environment := setting.NewEnvironment(string(site.Paths.Machine), nvml)
+	l, err := ledger.Open(string(site.Paths.State), ledger.Options{
+		Root:     root,
+		Resolve:  func(key string) (setting.Setting, error) { return setting.Parse(environment, key) },
+		Log:      log,
+		LockWait: time.Duration(site.Job.LockWait),
+	})
+	return l, environment, err
+}
+
+// lines is a slog.Handler that writes "message: key value, …": slurmd puts its
+// own time and level before what a Prolog writes.
+type lines struct{ to io.Writer }
+
+// Enabled implements slog.Handler.
+func (lines) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+
+// Handle implements slog.Handler.
+func (l lines) Handle(_ context.Context, r slog.Record) error {
+	text, separator := r.Message, ": "
+	r.Attrs(func(a slog.Attr) bool {
+		text += fmt.Sprintf("%s%s %v", separator, a.Key, a.Value)
+		separator = ", "
+		return true
+	})
+	_, err := fmt.Fprintln(l.to, text)
+	return err
+}
+
+// WithAttrs implements slog.Handler. The ledger does not use it.
+func (l lines) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+// WithGroup implements slog.Handler. The ledger does not use it.
+func (l lines) WithGroup(string) slog.Handler { return l }

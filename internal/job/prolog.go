@@ -1,0 +1,411 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gputune/conf"
+	"gputune/internal/ledger"
+	"gputune/internal/node"
+	"gputune/internal/option"
+	"gputune/internal/setting"
+	"gputune/internal/slurm"
+)
+
+// wish is one option whose value the grammar has accepted.
+type wish interface {
+	// access says who may use the option.
+	access() conf.Access
+	// changes returns what the option sets on a GPU, in order. An error is why
+	// the GPU or the site does not give it, a *setting.ValueError where another
+	// value would do. It changes nothing.
+	changes(env *setting.Environment, uuid string) ([]ledger.Change, error)
+}
+
+// wishes has the maker of each option's wish.
+var wishes = map[string]func(value string, site conf.Config) (wish, error){
+	option.ClocksName:      newClocks,
+	option.PowerName:       newPower,
+	option.ComputeModeName: newComputeMode,
+}
+
+// asked is one option of the job on its way.
+type asked struct {
+	Option
+	wish    wish
+	changes []ledger.Change
+}
+
+func (a *asked) refuse(err error) {
+	a.State, a.Reason, a.Nearest = Refused, err.Error(), nearest(err)
+}
+
+// target is one GPU of the job.
+type target struct{ pci, uuid string }
+
+// Asks tells whether the job asked for something, or left something from an
+// earlier run: whether Prolog has work that can take time.
+func (h *Host) Asks() bool {
+	if len(h.variables()) > 0 {
+		return true
+	}
+	id, err := slurm.JobID(h.getenv)
+	return err == nil && h.held(id)
+}
+
+// variables returns gputune's variables of the job, name and value.
+func (h *Host) variables() [][2]string {
+	var list [][2]string
+	for _, variable := range h.Environ {
+		if name, value, _ := strings.Cut(variable, "="); option.IsJobVariable(name) {
+			list = append(list, [2]string{name, value})
+		}
+	}
+	return list
+}
+
+// held tells whether the ledger may have something of a job. It loads nothing.
+func (h *Host) held(id string) bool {
+	_, err := os.Lstat(filepath.Join(h.Root, string(h.Site.Paths.State), "jobs", id))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// Prolog carries out the options of the job that the environment names and
+// reports on it. Nothing that a user asks for and nothing that goes wrong here
+// is a reason to keep the job from running, so it always succeeds; what the user
+// has to know is in the report.
+func (h *Host) Prolog(ctx context.Context) {
+	job, err := slurm.ReadJob(h.getenv)
+	if job.ID == "" {
+		h.say("%v: nothing is done", err)
+		return
+	}
+	if h.held(job.ID) {
+		h.release(ctx, job.ID, "left from an earlier run of the job")
+	}
+	report := h.report(job, "")
+	options := h.read()
+	switch {
+	case len(options) == 0:
+		if err := h.reports().remove(job.ID); err != nil {
+			h.say("job %s: earlier reports: %v", job.ID, err)
+		}
+		return
+	case err != nil:
+		report.Fault = err.Error()
+	case h.SiteError != nil:
+		report.Fault = h.SiteError.Error()
+	default:
+		report.Fault = h.carryOut(ctx, job, options)
+	}
+	h.tell(report, options)
+}
+
+// Undo puts back what a Prolog has done that died.
+func (h *Host) Undo(ctx context.Context) error {
+	id, err := slurm.JobID(h.getenv)
+	if err != nil || !h.held(id) {
+		return err
+	}
+	return h.release(ctx, id, "not finished")
+}
+
+// Lost reports on a Prolog that has not done its work. It touches no GPU.
+func (h *Host) Lost(why error) {
+	job, err := slurm.ReadJob(h.getenv)
+	if err != nil && job.ID == "" {
+		h.say("%v", why)
+		return
+	}
+	fault := why.Error()
+	if h.held(job.ID) {
+		fault += "; what is changed is put back by the Epilog"
+	}
+	h.tell(h.report(job, fault), h.read())
+}
+
+// report returns the beginning of a report.
+func (h *Host) report(job slurm.Job, fault string) *Report {
+	name, _ := slurm.NodeName(h.getenv)
+	return &Report{
+		Version: reportVersion, Job: job.ID, UID: job.UID, Node: name, Time: h.Now().UTC(),
+		OnRefusal: h.Site.Job.OnRefusal, Fault: fault,
+	}
+}
+
+// tell writes the report and a line for each result.
+func (h *Host) tell(report *Report, options []*asked) {
+	for _, a := range options {
+		if report.Fault != "" && a.State != Refused {
+			a.State = Dropped
+		}
+		report.Options = append(report.Options, a.Option)
+		switch a.State {
+		case Refused:
+			h.say("job %s: %s", report.Job, oneLine(a.line(report.OnRefusal)))
+		case Dropped:
+			h.say("job %s: --%s=%s: not applied", report.Job, a.Name, a.Value)
+		case Applied:
+			for _, gpu := range a.GPUs {
+				for _, s := range gpu.Settings {
+					h.say("job %s: --%s: gpu %s: %s %s, was %s", report.Job, a.Name, gpu.PCI, s.Setting, s.Now, s.Before)
+				}
+			}
+		}
+	}
+	if report.Fault != "" {
+		h.say("job %s: %s", report.Job, oneLine(report.Fault))
+	}
+	if err := h.reports().write(report); err != nil {
+		h.say("job %s: report: %v", report.Job, err)
+	}
+}
+
+// read reads the options from the environment, in the order in which they are
+// carried out. All of it can come from anybody who can submit a job.
+func (h *Host) read() []*asked {
+	var options []*asked
+	known := map[string]bool{}
+	for _, o := range option.JobOptions() {
+		known[o.Variable()] = true
+		value, given := h.getenv(o.Variable())
+		if !given {
+			continue
+		}
+		a := &asked{Option: Option{Name: o.Name, Value: option.Shown(value)}}
+		if err := o.Check(value); err != nil {
+			a.refuse(err)
+		} else {
+			a.Value = value // of few bytes, all printable
+			if a.wish, err = wishes[o.Name](value, h.Site); err != nil {
+				a.refuse(err)
+			}
+		}
+		options = append(options, a)
+	}
+	for _, variable := range h.variables() {
+		if !known[variable[0]] {
+			name := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable[0], "SPANK_GPUTUNE_")), "_", "-")
+			a := &asked{Option: Option{Name: strings.Trim(option.Shown(name), `"`), Value: option.Shown(variable[1])}}
+			a.refuse(errors.New("not an option of the gputune that is installed on this node"))
+			options = append(options, a)
+		}
+	}
+	return options
+}
+
+// carryOut decides about each option and applies what is granted. It returns
+// what kept it from doing so at all, "" for nothing.
+func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (fault string) {
+	h.judge(job, options)
+	if h.over(options) {
+		return ""
+	}
+	gpus, refused, err := h.gpus(job)
+	if err != nil {
+		return err.Error()
+	}
+	if refused != nil {
+		for _, a := range granted(options) {
+			a.refuse(refused)
+		}
+		h.over(options)
+		return ""
+	}
+	l, env, err := h.open()
+	if err != nil {
+		return err.Error()
+	}
+	defer func() {
+		if err := env.Close(); err != nil {
+			h.say("%v", err)
+		}
+	}()
+	h.resolve(env, options, gpus)
+	for !h.over(options) {
+		again, err := h.apply(ctx, l, env, job, options, gpus)
+		if err != nil {
+			return err.Error()
+		}
+		if !again {
+			break
+		}
+	}
+	return ""
+}
+
+// granted returns the options that nothing speaks against so far.
+func granted(options []*asked) []*asked {
+	return slices.DeleteFunc(slices.Clone(options), func(a *asked) bool { return a.State != "" })
+}
+
+// over tells whether nothing is left to apply. Where a refusal fails the job,
+// that is so with the first one.
+func (h *Host) over(options []*asked) bool {
+	left := granted(options)
+	refused := slices.ContainsFunc(options, func(a *asked) bool { return a.State == Refused })
+	if refused && h.Site.Job.OnRefusal == conf.RefusalFails {
+		for _, a := range left {
+			a.State = Dropped
+		}
+		return true
+	}
+	return len(left) == 0
+}
+
+// judge asks the site who may do what.
+func (h *Host) judge(job slurm.Job, options []*asked) {
+	who := conf.Identity{
+		Partition: job.Partition, Account: job.Account, User: job.User,
+		Groups: func() ([]string, error) { return h.Groups(job.UID) },
+	}
+	for _, a := range granted(options) {
+		if err := a.wish.access().Permit(who); err != nil {
+			a.refuse(err)
+		}
+	}
+}
+
+// gpus returns the GPUs that the job has on this node. refused is why they are
+// not its to change, err why they cannot be told.
+func (h *Host) gpus(job slurm.Job) (gpus []target, refused, err error) {
+	switch {
+	case job.Part != "":
+		return nil, fmt.Errorf("the job shares its GPU: %s, and only a whole GPU can be changed", job.Part), nil
+	case job.HasMIG():
+		return nil, errors.New("the job has MIG devices, and only a whole GPU can be changed"), nil
+	case !job.HasGPUs():
+		return nil, errors.New("the job has no GPU of its own on this node, ask for one with --gpus or --gres=gpu"), nil
+	}
+	n, err := node.Read(h.Root, h.Site.Paths, h.getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, line := range n.Log {
+		h.say("%s", line)
+	}
+	positions, err := n.GPUs(job)
+	if errors.Is(err, node.ErrPart) {
+		return nil, fmt.Errorf("%w, and only a whole GPU can be changed", err), nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, position := range positions {
+		gpu := n.Machine.GPUs[position]
+		if gpu.UUID == "" {
+			return nil, nil, fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)
+		}
+		gpus = append(gpus, target{gpu.PCI, gpu.UUID})
+	}
+	return gpus, nil, nil
+}
+
+// resolve works out what each option sets on each GPU.
+func (h *Host) resolve(env *setting.Environment, options []*asked, gpus []target) {
+	for _, a := range granted(options) {
+		for _, gpu := range gpus {
+			changes, err := a.wish.changes(env, gpu.uuid)
+			if err != nil {
+				a.refuse(err)
+				break
+			}
+			a.changes = append(a.changes, changes...)
+		}
+	}
+}
+
+// apply makes the changes of all granted options. It returns whether to try
+// again, without an option that is refused now.
+func (h *Host) apply(ctx context.Context, l *ledger.Ledger, env *setting.Environment, job slurm.Job, options []*asked, gpus []target) (again bool, err error) {
+	changes, owner, err := h.changes(ctx, env, options, gpus)
+	if err != nil {
+		return false, err
+	}
+	result, err := l.Apply(ctx, job.ID, changes)
+	if err == nil {
+		for _, a := range granted(options) {
+			a.State = Applied
+			a.GPUs = changed(result, a.changes, gpus)
+		}
+		return false, nil
+	}
+	var (
+		key    *ledger.KeyError
+		held   *ledger.HeldError
+		failed *ledger.ApplyError
+	)
+	switch {
+	case errors.As(err, &failed) && !failed.Clean():
+		return false, fmt.Errorf("%w; the Epilog tries again to put back what is left", err)
+	case ctx.Err() != nil: // the time is over, whatever it was spent on
+		return false, err
+	case errors.As(err, &failed) && owner[failed.Key] != nil:
+		owner[failed.Key].refuse(failed.Err)
+		return true, nil
+	case errors.As(err, &key):
+		owner[key.Key].refuse(key.Err)
+		return true, nil
+	case errors.As(err, &held):
+		// Slurm gave the GPU to this job alone, so that one has ended.
+		h.say("job %s: %v: that job is over", job.ID, err)
+		if h.release(ctx, held.Job, "left by a job that has ended") != nil {
+			owner[held.Key].refuse(err)
+		}
+		return true, nil
+	}
+	return false, err
+}
+
+// changes returns the changes of all granted options and whose each key is.
+// Persistence comes first: without it the driver forgets the rest when the last
+// program leaves the GPU.
+func (h *Host) changes(ctx context.Context, env *setting.Environment, options []*asked, gpus []target) ([]ledger.Change, map[string]*asked, error) {
+	var changes []ledger.Change
+	owner := map[string]*asked{}
+	for _, gpu := range gpus {
+		s, err := setting.Parse(env, setting.GPUKey(gpu.uuid, setting.PersistenceName))
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, err := s.Check(ctx, "on"); errors.Is(err, setting.ErrUnsupported) {
+			continue
+		}
+		changes = append(changes, ledger.Change{Setting: s, Value: "on"})
+		owner[s.Key()] = granted(options)[0]
+	}
+	for _, a := range granted(options) {
+		for _, change := range a.changes {
+			changes = append(changes, change)
+			owner[change.Setting.Key()] = a
+		}
+	}
+	for i := range changes {
+		key := changes[i].Setting.Key()
+		changes[i].Before = h.Site.Baseline.Before(key[strings.LastIndexByte(key, '/')+1:])
+	}
+	return changes, owner, nil
+}
+
+// changed is what the ledger did for an option, by GPU.
+func changed(result ledger.Report, changes []ledger.Change, gpus []target) []GPU {
+	var list []GPU
+	for _, gpu := range gpus {
+		one := GPU{PCI: gpu.pci, UUID: gpu.uuid}
+		for _, outcome := range result.Outcomes {
+			name, ofGPU := strings.CutPrefix(outcome.Key, setting.GPUKey(gpu.uuid, ""))
+			asked := slices.ContainsFunc(changes, func(c ledger.Change) bool { return c.Setting.Key() == outcome.Key })
+			if ofGPU && asked {
+				one.Settings = append(one.Settings, Changed{Setting: name, Before: outcome.Prior, Now: outcome.Set})
+			}
+		}
+		list = append(list, one)
+	}
+	return list
+}

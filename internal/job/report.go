@@ -1,0 +1,175 @@
+package job
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gputune/conf"
+	"gputune/internal/folder"
+)
+
+// reportVersion is that of the reports this program writes.
+const reportVersion = 1
+
+// Report is what the Prolog did for a job: <run>/jobs/<job>.json. There is one
+// for each job that asked for something and has not ended.
+type Report struct {
+	Version   int          `json:"version"`
+	Job       string       `json:"job"`
+	UID       uint32       `json:"uid"`
+	Node      string       `json:"node"`
+	Time      time.Time    `json:"time"`
+	OnRefusal conf.Refusal `json:"on_refusal"`
+	Options   []Option     `json:"options"`
+	// Fault is gputune's own trouble, or the site's, that kept it from carrying
+	// out anything: the job runs as if it had not asked.
+	Fault string `json:"fault,omitempty"`
+}
+
+// Option is what became of one option.
+type Option struct {
+	Name    string `json:"option"` // "gpu-clocks"
+	Value   string `json:"value"`  // as given, shown in full only where the grammar accepts it
+	State   State  `json:"state"`
+	Reason  string `json:"reason,omitempty"`
+	Nearest string `json:"nearest,omitempty"` // value that would be accepted, "" if none is near
+	GPUs    []GPU  `json:"gpus,omitempty"`    // where it was applied
+}
+
+// State is what became of an option.
+type State string
+
+// States of an option.
+const (
+	Applied State = "applied"
+	Refused State = "refused" // by the grammar, the site or the node
+	Dropped State = "dropped" // was all right, but another one was refused
+)
+
+// GPU is one GPU that an option changed.
+type GPU struct {
+	PCI      string    `json:"pci"`
+	UUID     string    `json:"uuid"`
+	Settings []Changed `json:"settings"`
+}
+
+// Changed is one setting of a GPU.
+type Changed struct {
+	Setting string `json:"setting"` // "clocks.sm"
+	Before  string `json:"before"`
+	Now     string `json:"now"`
+}
+
+// line is what the user reads of a refused option.
+func (o Option) line(outcome conf.Refusal) string {
+	text := fmt.Sprintf("--%s=%s: %s", o.Name, o.Value, strings.TrimPrefix(o.Reason, "--"+o.Name+": "))
+	if o.Nearest != "" {
+		text += "; nearest: " + o.Nearest
+	}
+	if outcome == conf.RefusalWarns {
+		text += "; the job runs without it"
+	}
+	return text
+}
+
+// notice is what the plugin shows the user from the job's steps: "fail" or
+// "warn", then a line for each thing to say. "" is nothing to say.
+func (r *Report) notice() string {
+	kind, text := conf.RefusalWarns, ""
+	for _, o := range r.Options {
+		if o.State == Refused {
+			kind = r.OnRefusal
+			text += oneLine(o.line(r.OnRefusal)) + "\n"
+		}
+	}
+	if r.Fault != "" {
+		text += "the job's options are not carried out: " + oneLine(r.Fault) + "\n"
+	}
+	if text == "" {
+		return ""
+	}
+	return string(kind) + "\n" + text
+}
+
+// oneLine makes sure that text stays one line wherever it is printed.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// reports is the folder of reports.
+type reports struct{ folder.Folder }
+
+const reportsFolder = "jobs"
+
+// Reports of a job: what the Prolog did, what the plugin shows, and that name
+// once the plugin has shown it. A program that was killed leaves .new.
+const (
+	reportSuffix = ".json"
+	noticeSuffix = ".notice"
+	shownSuffix  = ".notice.shown"
+	newSuffix    = ".new"
+)
+
+func (h *Host) reports() reports {
+	return reports{folder.Folder{Dir: filepath.Join(h.Root, string(h.Site.Paths.Run)), Mode: 0o755}}
+}
+
+func reportName(job, suffix string) string { return reportsFolder + "/" + job + suffix }
+
+// write puts a report and its notice in place of the job's former ones.
+func (r reports) write(report *Report) error {
+	text, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	if err := r.MakeBase(); err != nil {
+		return err
+	}
+	if err := r.MakeFolder(reportsFolder); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := r.remove(report.Job); err != nil {
+		return err
+	}
+	// The plugin takes a notice without a report as well as one with it.
+	if notice := report.notice(); notice != "" {
+		if err := r.put(report.Job, noticeSuffix, []byte(notice)); err != nil {
+			return err
+		}
+	}
+	return r.put(report.Job, reportSuffix, append(text, '\n'))
+}
+
+// put writes a file, so that nobody reads half of it.
+func (r reports) put(job, suffix string, text []byte) error {
+	f, err := r.Create(reportName(job, newSuffix))
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return r.Rename(reportName(job, newSuffix), reportName(job, suffix))
+}
+
+// remove removes all of a job's files. None is no error.
+func (r reports) remove(job string) error {
+	var failed []error
+	for _, suffix := range []string{noticeSuffix, shownSuffix, reportSuffix, newSuffix} {
+		if err := r.Remove(reportName(job, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}

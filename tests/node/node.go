@@ -1,0 +1,190 @@
+// Package node is a made-up node for tests of gputune-prolog, gputune-epilog and
+// gputune: a described machine, a driver with its GPUs, Slurm's files and
+// gputune's own, all in one folder. The programs are the real ones and get the
+// environment that slurmd gives them.
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gputune/internal/topology"
+	"gputune/tests/fakenvml"
+	"gputune/tests/machines"
+)
+
+// Name is what Slurm calls the node.
+const Name = "n1"
+
+// Node is a made-up node.
+type Node struct {
+	Dir     string // all of it
+	Machine *topology.Machine
+	NVML    fakenvml.Library
+	Run     string // paths.run
+	State   string // paths.state
+	Config  string // gputune.toml
+
+	bin string
+}
+
+// Driver returns the description of a driver for a machine's GPUs, with an
+// H200's properties.
+func Driver(machine *topology.Machine) fakenvml.Description {
+	d := fakenvml.Description{Driver: "580.159.04"}
+	for _, gpu := range machine.GPUs {
+		d.GPUs = append(d.GPUs, fakenvml.GPU{
+			UUID: gpu.UUID, PCI: gpu.PCI, Minor: gpu.Minor, CPUs: gpu.CPUs.String(), Nodes: gpu.Nodes.String(),
+		})
+	}
+	return d
+}
+
+// Make makes a node in a folder: the machine with that name in package
+// machines, its driver, and a site's configuration beside the paths.
+func Make(ctx context.Context, dir, machine, config string) (*Node, error) {
+	tree, err := tree()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		Dir: dir, Run: filepath.Join(dir, "run", "gputune"), State: filepath.Join(dir, "lib", "gputune"),
+		Config: filepath.Join(dir, "gputune.toml"), bin: filepath.Join(tree, "build", "bin"),
+	}
+	description, err := machines.Get(machine)
+	if err != nil {
+		return nil, err
+	}
+	if n.Machine, err = description.Machine(filepath.Join(dir, "machine")); err != nil {
+		return nil, err
+	}
+	if n.NVML, err = fakenvml.Build(ctx, filepath.Join(dir, "nvml")); err != nil {
+		return nil, err
+	}
+	if err := n.NVML.Describe(ctx, Driver(n.Machine)); err != nil {
+		return nil, err
+	}
+	for _, folder := range []string{"run", "lib", "etc"} {
+		if err := os.Mkdir(filepath.Join(dir, folder), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	gres := ""
+	for _, gpu := range n.Machine.GPUs {
+		gres += fmt.Sprintf("Name=gpu File=/dev/nvidia%d\n", gpu.Minor)
+	}
+	for name, text := range map[string]string{
+		"etc/slurm.conf": fmt.Sprintf("ClusterName=test\nGresTypes=gpu\nNodeName=%s Gres=gpu:%d\n", Name, len(n.Machine.GPUs)),
+		"etc/gres.conf":  gres,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return n, n.Configure(config)
+}
+
+// Configure replaces the site's configuration beside the paths.
+func (n *Node) Configure(config string) error {
+	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\nstate = %q\nrun = %q\n%s",
+		filepath.Join(n.Dir, "machine"), filepath.Join(n.Dir, "topology.json"), n.State, n.Run, config)
+	return os.WriteFile(n.Config, []byte(text), 0o644)
+}
+
+// tree returns the top folder of the source tree.
+func tree() (string, error) {
+	output, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(strings.TrimSpace(string(output))), nil
+}
+
+// Job is a job as slurmd describes it to its Prolog.
+type Job struct {
+	ID      int
+	GPUs    string            // gres indices, "0,1"
+	Options map[string]string // by option, "gpu-clocks"
+	Env     []string          // more variables, which win
+}
+
+// Environ returns the environment that slurmd gives Prolog and Epilog.
+func (n *Node) Environ(j Job) []string {
+	env := append([]string{
+		fmt.Sprintf("SLURM_JOB_ID=%d", j.ID), fmt.Sprintf("SLURM_JOBID=%d", j.ID), "SLURM_JOB_UID=0", "SLURM_JOB_GID=0",
+		"SLURM_JOB_USER=root", "SLURM_JOB_PARTITION=main", "SLURMD_NODENAME=" + Name,
+		"SLURM_CONF=" + filepath.Join(n.Dir, "etc", "slurm.conf"),
+	}, n.NVML.Environ()...)
+	if j.GPUs != "" {
+		env = append(env, "SLURM_JOB_GPUS="+j.GPUs, "CUDA_VISIBLE_DEVICES="+j.GPUs)
+	}
+	for name, value := range j.Options {
+		env = append(env, "SPANK_GPUTUNE_"+strings.ReplaceAll(strings.ToUpper(name), "-", "_")+"="+value)
+	}
+	for _, variable := range j.Env { // as slurmd, which gives each name once
+		name, _, _ := strings.Cut(variable, "=")
+		env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, name+"=") })
+		env = append(env, variable)
+	}
+	return env
+}
+
+// Result is how a program ended.
+type Result struct {
+	Code   int // -1: by a signal
+	Output string
+}
+
+// Program returns a command that runs gputune-prolog, gputune-epilog or
+// gputune for a job.
+func (n *Node) Program(ctx context.Context, name string, j Job, arguments ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, filepath.Join(n.bin, name), arguments...)
+	command.Args = append(command.Args, "--config="+n.Config)
+	command.Env = n.Environ(j)
+	return command
+}
+
+// Finish runs a command and returns how it ended.
+func Finish(command *exec.Cmd) (Result, error) {
+	var output bytes.Buffer
+	command.Stdout, command.Stderr = &output, &output
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return Result{}, err
+	}
+	return Result{Code: command.ProcessState.ExitCode(), Output: output.String()}, nil
+}
+
+// Prolog runs gputune-prolog for a job.
+func (n *Node) Prolog(ctx context.Context, j Job) (Result, error) {
+	return Finish(n.Program(ctx, "gputune-prolog", j))
+}
+
+// Epilog runs gputune-epilog for a job.
+func (n *Node) Epilog(ctx context.Context, j Job) (Result, error) {
+	return Finish(n.Program(ctx, "gputune-epilog", j))
+}
+
+// Left returns the files of jobs that are in gputune's folders: records of the
+// ledger, what was set aside, and reports.
+func (n *Node) Left() ([]string, error) {
+	var left []string
+	for _, folder := range []string{filepath.Join(n.State, "jobs"), filepath.Join(n.State, "aside"), filepath.Join(n.Run, "jobs")} {
+		entries, err := os.ReadDir(folder)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, entry := range entries {
+			left = append(left, filepath.Join(folder, entry.Name()))
+		}
+	}
+	return left, nil
+}
