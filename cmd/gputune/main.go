@@ -37,11 +37,11 @@ func main() {
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "gputune",
-		Short:         "Where a GPU job's tasks run, and why",
+		Short:         "Where a GPU job's tasks run and why, and what jobs have changed on this node",
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(checkCommand(), topoCommand(), snapshotCommand())
+	root.AddCommand(checkCommand(), topoCommand(), snapshotCommand(), statusCommand(), restoreCommand())
 	return root
 }
