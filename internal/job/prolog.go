@@ -87,7 +87,8 @@ func (h *Host) Prolog(ctx context.Context) {
 		return
 	}
 	if h.held(job.ID) {
-		h.release(ctx, job.ID, "left from an earlier run of the job")
+		// It has said what is wrong; Apply and the Epilog try again.
+		_ = h.release(ctx, job.ID, "left from an earlier run of the job")
 	}
 	report := h.report(job, "")
 	options := h.read()

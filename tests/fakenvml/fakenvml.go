@@ -16,6 +16,7 @@
 //	state fakenvml.state         where settings are
 //	faults fakenvml.faults       more faults; may be missing
 //	log calls.log                default: none
+//	times times.log              how long the calls took, default: none
 //	gpu GPU-4b0480b4-…           starts a GPU, the following lines are its
 //	  name NVIDIA H200
 //	  pci 0000:00:06.0
@@ -82,6 +83,10 @@
 // new one. Beside it lie .lock, .uses (of faults with nth) and, after a kill,
 // .tmp. A process that is not root has its sets refused with No Permission; to
 // count uses of faults it needs to be able to write to the folder.
+//
+// The file of times gets a line "PROGRAM PID N CALLS M NS" when a program shuts
+// the library down: what its calls took in all, so that a measurement can leave
+// them out.
 //
 // The log gets a line for each call that would set something, such as
 // "SetPowerManagementLimit GPU-… 500000 SUCCESS", after it is done: a process

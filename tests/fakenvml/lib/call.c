@@ -36,10 +36,26 @@ static bool find(struct call *c, nvmlDevice_t device)
 	return c->place < 0 || (c->gpu->mig_mode == NVML_DEVICE_MIG_ENABLE && c->gpu->mig[c->place][0] != '\0');
 }
 
+/* What the calls of this process took so far; calls can run in several threads. */
+static _Atomic unsigned long long calls, nanoseconds;
+
+/* "gputune-prolog 4711 212 CALLS 31415926 NS", when the library is shut down. */
+static void times_line(const struct call *c)
+{
+	char line[256];
+	int n = snprintf(line, sizeof line, "%s %d %llu CALLS %llu NS\n", program_invocation_short_name, (int)getpid(), calls, nanoseconds);
+	int fd = open(c->world->times, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+	if (fd < 0 || write(fd, line, (size_t)n) != n)
+		complain("%s: %s", c->world->times, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
 /* Reads the description; faults are the caller's, once it knows the GPU. */
 nvmlReturn_t call_begin(struct call *c, enum call_name name)
 {
 	*c = (struct call){.name = name, .place = -1};
+	clock_gettime(CLOCK_MONOTONIC, &c->began);
 	if (name != CALL_Init && !initialised())
 		return NVML_ERROR_UNINITIALIZED;
 	c->world = calloc(1, sizeof *c->world);
@@ -109,6 +125,12 @@ nvmlReturn_t call_end(struct call *c, nvmlReturn_t ret)
 {
 	if (c->gpu && call_kinds[c->name].sets && c->world->log[0] != '\0')
 		log_line(c, ret);
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	calls++;
+	nanoseconds += (unsigned long long)((now.tv_sec - c->began.tv_sec) * 1000000000LL + now.tv_nsec - c->began.tv_nsec);
+	if (c->world && c->name == CALL_Shutdown && c->world->times[0] != '\0')
+		times_line(c);
 	free(c->world);
 	return ret;
 }

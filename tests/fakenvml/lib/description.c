@@ -292,6 +292,8 @@ static bool conf_line(struct reader *r, const char *key, char *rest)
 		return path(r, key, rest, w->faults_file, sizeof w->faults_file);
 	if (IS("log"))
 		return path(r, key, rest, w->log, sizeof w->log);
+	if (IS("times"))
+		return path(r, key, rest, w->times, sizeof w->times);
 	snprintf(r->why, sizeof r->why, "unknown key \"%s\" before the first gpu", key);
 	return false;
 #undef IS

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "calls.h"
 
@@ -101,7 +102,7 @@ struct fault {
 
 /* All that the description and the faults file say, read anew at every call. */
 struct world {
-	char conf[PATH_MAX], faults_file[PATH_MAX], state[PATH_MAX], log[PATH_MAX];
+	char conf[PATH_MAX], faults_file[PATH_MAX], state[PATH_MAX], log[PATH_MAX], times[PATH_MAX];
 	char identity[256]; /* of both files, so that uses are counted anew when one changes */
 	char driver[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE], library[NVML_SYSTEM_NVML_VERSION_BUFFER_SIZE];
 	unsigned int cuda;
@@ -123,6 +124,7 @@ struct call {
 	int place;	     /* of the MIG device that the handle means, -1: the GPU itself */
 	struct value wanted; /* of a call that sets */
 	struct fault fault;  /* the effect of all the faults that hit */
+	struct timespec began;
 };
 
 /* call.c: every function begins with one of call_… and ends with call_end. */
