@@ -300,6 +300,9 @@ func (h *Host) gpus(job slurm.Job) (gpus []target, refused, err error) {
 	}
 	for _, position := range positions {
 		gpu := n.Machine.GPUs[position]
+		if n.Sharded[position] {
+			return nil, fmt.Errorf("gpu %s: gres/shard can give it to several jobs at once, and only a whole GPU can be changed", gpu.PCI), nil
+		}
 		if gpu.UUID == "" {
 			return nil, nil, fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)
 		}

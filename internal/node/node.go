@@ -30,6 +30,9 @@ type Node struct {
 	// Devices has for each GPU of the machine its device file, "" where Slurm
 	// does not manage it.
 	Devices []string
+	// Sharded tells for each GPU of the machine whether Slurm can give it to
+	// several jobs at once.
+	Sharded []bool
 	// ConstrainDevices and ConstrainCores say that Slurm keeps tasks to their
 	// GPUs and cores.
 	ConstrainDevices, ConstrainCores bool
@@ -88,6 +91,7 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 		n.log("%v", err)
 	}
 	gres.Declared = conf.DeclaredGPUs(n.Name)
+	n.Sharded = slurm.Sharded(gres, conf.DeclaresShards(n.Name), n.Name, n.Machine, slurm.Devices(root))
 	n.Devices = make([]string, len(n.Machine.GPUs))
 	for _, entry := range slurm.GPUOrder(gres, n.Name, n.Machine, slurm.Devices(root)) {
 		n.Order = append(n.Order, entry.GPU)

@@ -31,8 +31,10 @@ func (e *ConfigError) Error() string {
 // Unwrap returns Err.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
+// What a configuration may be, of all its files together: every step reads it.
 const (
-	maxConfBytes    = 16 << 20 // of all files together; the largest known slurm.conf have some hundred KiB
+	maxConfBytes    = 4 << 20 // the largest known slurm.conf have about 1 MiB
+	maxConfFiles    = 1000
 	maxIncludeDepth = 16
 )
 
@@ -70,6 +72,7 @@ type confReader struct {
 	lines   []confLine
 	cluster string // ClusterName so far, in lower case
 	bytes   int
+	files   int
 	errs    []error
 }
 
@@ -100,6 +103,13 @@ func readRegular(path string) ([]byte, error) {
 }
 
 func (r *confReader) file(path string, depth int) {
+	if r.files > maxConfFiles || r.bytes > maxConfBytes {
+		return // which was said
+	}
+	if r.files++; r.files > maxConfFiles {
+		r.fail(path, 0, fmt.Errorf("configuration of more than %d files", maxConfFiles))
+		return
+	}
 	text, err := r.read(path)
 	if err != nil {
 		var pathError *fs.PathError
@@ -113,20 +123,21 @@ func (r *confReader) file(path string, depth int) {
 		r.fail(path, 0, fmt.Errorf("configuration of more than %d bytes", maxConfBytes))
 		return
 	}
-	number, logical, continued := 0, "", false
+	number, continued := 0, false
+	var logical strings.Builder // of the line so far
 	for physical := range strings.Lines(string(text)) {
 		number++
 		var part string
 		part, continued = stripContinuation(stripComment(strings.TrimRight(physical, "\r\n")))
-		logical += part
+		logical.WriteString(part)
 		if continued {
 			continue
 		}
-		r.line(path, number, stripEscapes(logical), depth)
-		logical = ""
+		r.line(path, number, stripEscapes(logical.String()), depth)
+		logical.Reset()
 	}
 	if continued {
-		r.line(path, number, stripEscapes(logical), depth)
+		r.line(path, number, stripEscapes(logical.String()), depth)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // write makes the files in a new folder and returns it. Names with a slash at
@@ -162,10 +163,46 @@ func TestConfFIFO(t *testing.T) {
 }
 
 func TestConfSize(t *testing.T) {
-	r := confReader{read: func(string) ([]byte, error) { return make([]byte, maxConfBytes+1), nil }}
+	read := 0
+	r := confReader{read: func(string) ([]byte, error) { read++; return make([]byte, maxConfBytes+1), nil }}
 	r.file("big", 0)
-	if len(r.errs) != 1 || len(r.lines) != 0 {
-		t.Errorf("errors %v, %d lines", r.errs, len(r.lines))
+	r.file("bigger", 0)
+	if len(r.errs) != 1 || len(r.lines) != 0 || read != 1 {
+		t.Errorf("errors %v, %d lines, %d files read", r.errs, len(r.lines), read)
+	}
+}
+
+// Two files that include each other twice would be read 65536 times.
+func TestConfFiles(t *testing.T) {
+	read := 0
+	r := confReader{read: func(string) ([]byte, error) { read++; return []byte("Include a\nInclude b\n"), nil }}
+	r.file("a", 0)
+	if read != maxConfFiles {
+		t.Errorf("%d files read, want %d", read, maxConfFiles)
+	}
+	if err := errors.Join(r.errs...); !strings.Contains(err.Error(), "more than 1000 files") {
+		t.Errorf("not said among %d errors", len(r.errs))
+	}
+}
+
+// What a step reads must cost no more than its bytes do, whatever is in it.
+// One MiB takes milliseconds; with time in the square of the length it took
+// 14 seconds.
+func TestConfIsReadInLinearTime(t *testing.T) {
+	const size = 1 << 20
+	for name, part := range map[string]string{
+		"continuations": "a=1 \\\n", "words": "a ", "pairs": "a=1 ", "blanks": " ", "quotes": `a="x `, "lines": "a=1\n",
+		"backslashes": `\`, "includes": "include nothing\n",
+	} {
+		path := filepath.Join(write(t, map[string]string{"f.conf": strings.Repeat(part, size/len(part))}), "f.conf")
+		begin := time.Now()
+		_, err := readConf(path)
+		if err != nil && name != "includes" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(begin); took > 3*time.Second {
+			t.Errorf("%s: %s for %d bytes", name, took, size)
+		}
 	}
 }
 

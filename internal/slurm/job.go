@@ -24,10 +24,10 @@ type Job struct {
 	// Visible is CUDA_VISIBLE_DEVICES: gres indices, MIG UUIDs and, since 25.11
 	// where slurmd asks the driver (AutoDetect=nvml, nvidia), GPU UUIDs.
 	Visible Visible
-	// Part says why the GPUs are not the job's alone, "" where they are: gres/mps
-	// and gres/shard give several jobs the same GPU. Source:
-	// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and SLURM_SHARDS_ON_NODE. A shard
-	// job has neither GPUs nor that variable in 22.05.
+	// Part says why the GPUs are not the job's alone, "" where nothing in the
+	// environment says so: gres/mps gives several jobs the same GPU, and sets
+	// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE. gres/shard does, too, and sets nothing:
+	// see Sharded.
 	Part string
 }
 
@@ -74,9 +74,6 @@ func ReadJob(getenv func(string) (string, bool)) (Job, error) {
 	}
 	if _, found := getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"); found {
 		job.Part = "gres/mps gives it a part of the GPU"
-	}
-	if _, found := getenv("SLURM_SHARDS_ON_NODE"); found {
-		job.Part = "gres/shard gives it a part of the GPU"
 	}
 	return job, nil
 }

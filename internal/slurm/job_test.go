@@ -1,9 +1,13 @@
 package slurm
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"gputune/internal/topology"
 )
 
 // environment returns getenv over "NAME=VALUE" strings.
@@ -43,10 +47,6 @@ func TestReadJob(t *testing.T) {
 			func(j *Job) {
 				j.GPUs, j.Visible.Devices, j.Part = []int{0}, []Device{{}}, "gres/mps gives it a part of the GPU"
 			}, false,
-		},
-		"gres/shard": {
-			[]string{"SLURM_JOB_GPUS=1", "SLURM_SHARDS_ON_NODE=2"},
-			func(j *Job) { j.GPUs, j.Part = []int{1}, "gres/shard gives it a part of the GPU" }, false,
 		},
 		"a UUID, as since 25.11": {
 			[]string{"SLURM_JOB_GPUS=0", "CUDA_VISIBLE_DEVICES=GPU-4b0480b4-0000-4000-8000-000000000000"},
@@ -103,5 +103,43 @@ func TestReadJobRefuses(t *testing.T) {
 	}
 	if _, err := ReadJob(environment("SLURM_JOB_ID=7")); err == nil || err.Error() != "SLURM_JOB_UID is not set: want the job's user" {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestSharded(t *testing.T) {
+	machine := &topology.Machine{GPUs: []topology.GPU{{Minor: 1}, {Minor: 0}, {Minor: 2}}}
+	for name, c := range map[string]struct {
+		gres, nodes, want string
+	}{
+		"none":           {"Name=gpu File=/dev/nvidia[0-2]", "gpu:3", "---"},
+		"all":            {"Name=gpu File=/dev/nvidia[0-2]\nName=shard Count=8", "gpu:3,shard:8", "xxx"},
+		"declared alone": {"AutoDetect=nvml", "gpu:3,shard:8", "xxx"},
+		"one GPU":        {"Name=gpu File=/dev/nvidia[0-2]\nName=shard Count=8 File=/dev/nvidia0", "gpu:3,shard:8", "-x-"},
+		"another node":   {"NodeName=n2 Name=shard Count=8", "gpu:3", "---"},
+		"two GPUs":       {"NodeName=n1 Name=shard Count=8 File=/dev/nvidia[1-2]", "gpu:3,shard:8", "x-x"},
+		"unknown file":   {"Name=shard Count=8 File=/dev/nvidia9", "gpu:3,shard:8", "xxx"},
+		"not declared":   {"Name=shard Count=8 File=/dev/nvidia0", "gpu:3(S:0,1),mps:300", "-x-"},
+	} {
+		folder := t.TempDir()
+		for file, text := range map[string]string{"gres.conf": c.gres + "\n", "slurm.conf": "ClusterName=c\nNodeName=n1 Gres=" + c.nodes + "\n"} {
+			if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gres, err := ReadGres(filepath.Join(folder, "gres.conf"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf, err := ReadSlurm(filepath.Join(folder, "slurm.conf"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, shared := range Sharded(gres, conf.DeclaresShards("n1"), "n1", machine, nil) {
+			got += map[bool]string{false: "-", true: "x"}[shared]
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
 }

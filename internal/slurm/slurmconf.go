@@ -128,6 +128,22 @@ func (c Conf) DeclaredGPUs(node string) []DeclaredGPU {
 	return nil
 }
 
+// DeclaresShards tells whether the node's NodeName line has gres/shard.
+func (c Conf) DeclaresShards(node string) bool {
+	for _, candidate := range c.nodes {
+		if match, err := MatchHost(candidate.names, node); err == nil && match {
+			for item := range strings.SplitSeq(withoutParentheses(candidate.gres), ",") {
+				name, _, _ := strings.Cut(strings.TrimSpace(item), ":")
+				if strings.EqualFold(name, "shard") {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	return false
+}
+
 // parseDeclared reads a value such as "gpu:a100:4(S:0-1),gpu:v100:2,shard:8".
 func parseDeclared(gres string) []DeclaredGPU {
 	declared := []DeclaredGPU{}

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GPUTUNE_ABI 1
+#define GPUTUNE_ABI 2
 
 #define GPUTUNE_CPU_WORDS 128 /* 8192 CPUs, the kernel's largest NR_CPUS */
 #define GPUTUNE_NODE_WORDS 16 /* 1024 nodes, the kernel's largest MAX_NUMNODES */
@@ -28,7 +28,8 @@ enum {
 	GPUTUNE_UNBOUND = 0, /* the core was not asked yet */
 	GPUTUNE_OPEN = 1,    /* options, machine and GPUs are known */
 	GPUTUNE_BOUND = 2,   /* every task's slot and every GPU's share are filled */
-	GPUTUNE_FAILED = 3   /* error says why nothing is bound */
+	GPUTUNE_FAILED = 3,  /* error says why nothing is bound */
+	GPUTUNE_OFF = 4      /* the option says that nothing is to be bound */
 };
 
 enum { GPUTUNE_MEM_NONE = 0, GPUTUNE_MEM_PREFER = 1, GPUTUNE_MEM_BIND = 2, GPUTUNE_MEM_INTERLEAVE = 3 };

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gputune/internal/idset"
+	"gputune/internal/option"
 	"gputune/internal/step"
 )
 
@@ -81,7 +82,12 @@ func fail(p *C.struct_gputune_page, err error) {
 //export gputune_core_open
 func gputune_core_open(p *C.struct_gputune_page) C.int {
 	return guard(p, func(page *page) error {
-		s, err := step.Open(page.request())
+		request := page.request()
+		if bind, err := option.ParseBind(request.Option, option.DefaultBind()); err == nil && !bind.On {
+			page.state = C.GPUTUNE_OFF
+			return nil
+		}
+		s, err := step.Open(request)
 		if err != nil {
 			return err
 		}

@@ -25,10 +25,14 @@ EXPORT const unsigned int plugin_version = GPUTUNE_SLURM_RELEASE;
 #ifndef GPUTUNE_PROGRAM
 #error "compile with -DGPUTUNE_PROGRAM=\"path of gputune\""
 #endif
+#ifndef GPUTUNE_RUN
+#define GPUTUNE_RUN "/run/gputune"
+#endif
 static struct settings settings = {
 	.core = GPUTUNE_CORE,
 	.program = GPUTUNE_PROGRAM,
 	.config = "",
+	.run = GPUTUNE_RUN,
 	.site = "off",
 };
 
@@ -40,6 +44,7 @@ static const struct {
 	{ "config=", &settings.config },
 	{ "core=", &settings.core },
 	{ "program=", &settings.program },
+	{ "run=", &settings.run },
 };
 
 static void read_argument(const char *argument)
@@ -53,27 +58,35 @@ static void read_argument(const char *argument)
 		}
 	}
 	slurm_error("gputune: plugstack.conf: argument \"%s\" is not known: "
-		    "want default=ITEMS, config=FILE, core=FILE or program=FILE",
+		    "want default=ITEMS, config=FILE, core=FILE, program=FILE or run=DIR",
 		    argument);
 }
 
-/*
- * May be called several times, from the environment first and the command line
- * last: the last value wins. Given bare, the argument is NULL, "" or "(null)",
- * depending on the way it came.
- */
+/* Given bare, the argument is NULL, "" or "(null)", depending on the way it came. */
+const char *option_value(const char *argument)
+{
+	return argument && strcmp(argument, "(null)") != 0 ? argument : "";
+}
+
+void option_register(spank_t sp, struct spank_option *option)
+{
+	if (spank_option_register(sp, option) != ESPANK_SUCCESS)
+		slurm_error("gputune: option --%s could not be registered: another plugin may have it", option->name);
+}
+
+/* May be called several times, from the environment first and the command line
+ * last: the last value wins. */
 static int option_given(int val, const char *argument, int remote)
 {
 	(void)val;
-	if (!argument || strcmp(argument, "(null)") == 0)
-		argument = "";
+	argument = option_value(argument);
 	/* A value that does not fit is longer than the grammar accepts. What comes
 	 * to the node unchecked is cut, and then refused there. */
 	if (!remote && strlen(argument) >= GPUTUNE_OPTION) {
 		slurm_error("gputune: --%s: more than %d bytes", OPTION_NAME, GPUTUNE_OPTION - 1);
 		return -1;
 	}
-	if (!remote && *argument && submit_check(&settings, argument))
+	if (!remote && *argument && submit_check(&settings, OPTION_NAME, argument))
 		return -1;
 	settings.given = true;
 	struct text value = text_in(settings.value, sizeof(settings.value));
@@ -104,8 +117,8 @@ EXPORT int slurm_spank_init(spank_t sp, int ac, char **av)
 	}
 	for (int i = 0; i < ac; i++)
 		read_argument(av[i]);
-	if (spank_option_register(sp, &option) != ESPANK_SUCCESS)
-		slurm_error("gputune: option --%s could not be registered: another plugin may have it", OPTION_NAME);
+	option_register(sp, &option);
+	job_options_register(sp, &settings);
 	return ESPANK_SUCCESS;
 }
 
@@ -113,8 +126,19 @@ EXPORT int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 {
 	(void)ac;
 	(void)av;
-	if (spank_context() == S_CTX_REMOTE)
-		step_open(sp, &settings);
+	switch (spank_context()) {
+	case S_CTX_LOCAL:
+	case S_CTX_ALLOCATOR:
+		job_options_pass(sp);
+		break;
+	case S_CTX_REMOTE:
+		notice_open(sp, &settings);
+		if (!notice_fails()) /* no task of the step gets as far as its binding */
+			step_open(sp, &settings);
+		break;
+	default:
+		break;
+	}
 	return ESPANK_SUCCESS;
 }
 
@@ -131,8 +155,10 @@ EXPORT int slurm_spank_task_init(spank_t sp, int ac, char **av)
 	(void)ac;
 	(void)av;
 	bool lost = false;
-	struct gputune_page *page = step_page(&lost);
+	struct gputune_page *page;
 
+	notice_tell(sp);
+	page = step_page(&lost);
 	if (page)
 		task_bind(sp, page);
 	else if (lost)
@@ -146,5 +172,6 @@ EXPORT int slurm_spank_exit(spank_t sp, int ac, char **av)
 	(void)ac;
 	(void)av;
 	step_close();
+	notice_close();
 	return ESPANK_SUCCESS;
 }

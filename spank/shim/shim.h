@@ -3,12 +3,15 @@
  * options, has them checked where they are typed, and in slurmstepd loads the
  * Go core when a step asked for something.
  *
- * plugin.c   the symbols that Slurm looks up
- * submit.c   srun, sbatch, salloc: the option is checked by the gputune program
- * step.c     slurmstepd itself: loads the core, collects the tasks
- * probe.c    which GPUs a task's cgroup lets it open
- * task.c     the forked task, before it becomes the user's program
- * text.c     masks and lists as text
+ * plugin.c      the symbols that Slurm looks up
+ * joboptions.c  options of the job, which the Prolog carries out
+ * submit.c      srun, sbatch, salloc: an option is checked by the gputune program
+ * step.c        slurmstepd itself: loads the core, collects the tasks
+ * notice.c      what the Prolog has to tell the user
+ * probe.c       which GPUs a task's cgroup lets it open
+ * task.c        the forked task, before it becomes the user's program
+ * say.c         what a task tells its user
+ * text.c        masks and lists as text
  */
 #ifndef GPUTUNE_SHIM_H
 #define GPUTUNE_SHIM_H
@@ -21,19 +24,42 @@
 #include "../abi/gputune_core.h"
 
 #define OPTION_NAME "gpu-numa-bind"
+#define START_SIZE 300 /* "gputune: NODE task N: ", with a node's name of 255 bytes */
 
 /* What plugstack.conf and the user said, kept for the life of the process. */
 struct settings {
 	const char *core;    /* core=PATH of libgputune.so */
 	const char *program; /* program=PATH of gputune */
 	const char *config;  /* config=PATH of gputune.toml */
+	const char *run;     /* run=PATH of the folder that the Prolog writes to */
 	const char *site;    /* default=VALUE for steps that do not give the option */
 	bool given;          /* the option was given */
 	char value[GPUTUNE_OPTION];
 };
 
-/* submit.c: 0, or -1 when the value is refused. */
-int submit_check(const struct settings *settings, const char *value);
+/* plugin.c: an option's argument as Slurm gives it, "" for none. */
+const char *option_value(const char *argument);
+void option_register(spank_t sp, struct spank_option *option);
+
+/* submit.c: 0, or -1 when the value is refused, which the user was told. */
+int submit_check(const struct settings *settings, const char *name, const char *value);
+
+/* joboptions.c */
+void job_options_register(spank_t sp, const struct settings *settings);
+/* srun, sbatch, salloc, when all options are known. */
+void job_options_pass(spank_t sp);
+/* slurmstepd: whether srun says that this step need not tell what became of
+ * the options. What says so is taken out of the step's environment. */
+bool job_options_heard(spank_t sp);
+bool job_options_given(void);
+/* A line for each option that was given, why at its end. To be freed. */
+char *job_options_lines(const char *why);
+
+/* notice.c */
+void notice_open(spank_t sp, const struct settings *settings);
+bool notice_fails(void);  /* no task of the step may run */
+void notice_tell(spank_t sp); /* in the task, which it ends on failure */
+void notice_close(void);
 
 /* step.c */
 void step_open(spank_t sp, const struct settings *settings);
@@ -48,6 +74,11 @@ void probe(struct gputune_page *page);
 
 /* task.c */
 void task_bind(spank_t sp, struct gputune_page *page);
+
+/* say.c: async-signal-safe, and never longer than a second in all */
+void say(const char *text);
+/* One line of its own for each line of lines that is not empty, start and kind before it. */
+void say_lines(const char *start, const char *kind, const char *lines);
 
 /* text.c: async-signal-safe, for code that runs between fork and exec */
 struct text {

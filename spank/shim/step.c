@@ -20,6 +20,8 @@
 #define RUNTIME_THREADS 10
 #define RUNTIME_SPACE (2UL << 30)
 
+#define TRIAL_SPACE (64UL << 10)
+
 static struct gputune_page *page;
 static size_t page_size;
 static pid_t stepd;
@@ -172,6 +174,54 @@ static const char *runtime_lacks(void)
 	return started < RUNTIME_THREADS ? "threads (pids.max or RLIMIT_NPROC of slurmd)" : NULL;
 }
 
+/* Locked memory of this process in KiB, 0 where that cannot be read. */
+static unsigned long locked_memory(void)
+{
+	static const char key[] = "\nVmLck:";
+	char status[4096];
+	const char *line;
+	ssize_t got;
+	int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	got = read(fd, status, sizeof(status) - 1);
+	close(fd);
+	if (got <= 0)
+		return 0;
+	status[got] = '\0';
+	line = strstr(status, key);
+	return line ? strtoul(line + sizeof(key) - 1, NULL, 10) : 0;
+}
+
+/* Whether memory that is mapped from now on is locked, as under LaunchParameters=slurmstepd_memlock_all. */
+static bool locks_all(void)
+{
+	unsigned long before = locked_memory();
+	void *trial;
+	bool locks;
+
+	if (!before)
+		return false;
+	trial = mmap(NULL, TRIAL_SPACE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (trial == MAP_FAILED)
+		return false;
+	locks = locked_memory() > before;
+	munmap(trial, TRIAL_SPACE);
+	return locks;
+}
+
+/*
+ * A Go runtime maps far more than it uses. Where all memory is locked, each page
+ * is from now on when it is first used, and not when it is mapped: measured,
+ * 15 MB in place of 98 MB in every step.
+ */
+static void lock_on_use(void)
+{
+	if (locks_all() && mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)) /* a kernel before 4.4 */
+		slurm_info("gputune: all of the core's memory will be locked: mlockall: %m");
+}
+
 /* A file that was cut short passes dlopen and ends the process when it is used. */
 static bool whole_library(const char *path)
 {
@@ -208,6 +258,7 @@ static void load_core(void)
 	const char *lacking;
 	void *core;
 
+	lock_on_use();
 	lacking = runtime_lacks();
 	if (lacking || !whole_library(core_path)) {
 		text_add(&text, "the core could not be loaded: ");
@@ -238,12 +289,14 @@ static void load_core(void)
 void step_open(spank_t sp, const struct settings *settings)
 {
 	const char *value = settings->given ? settings->value : settings->site;
+	bool off = items_have(value, "off"), strict = !off && items_have(value, "strict");
 	uint32_t step;
 
 	if (page) /* the plugin is listed twice, and every hook runs twice */
 		return;
 	forget_outer(sp);
-	if (items_have(value, "off"))
+	/* With other items beside it, the core sees whether all of them are accepted. */
+	if (strcmp(value, "off") == 0)
 		return;
 	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == SLURM_EXTERN_CONT)
 		return;
@@ -251,7 +304,7 @@ void step_open(spank_t sp, const struct settings *settings)
 	if (!settings->given && !has_gpu(sp))
 		return;
 	if (!map_page(sp)) {
-		lost_strictly = items_have(value, "strict");
+		lost_strictly = strict;
 		return;
 	}
 	stepd = (pid_t)syscall(SYS_getpid);
@@ -263,8 +316,8 @@ void step_open(spank_t sp, const struct settings *settings)
 	copy(page->node, sizeof(page->node), getenv("SLURMD_NODENAME"));
 	copy_environment(sp, step);
 	/* Until the core has read the value: what becomes of the step if it never does. */
-	page->strict = items_have(value, "strict");
-	page->report = items_have(value, "quiet") ? GPUTUNE_REPORT_QUIET : GPUTUNE_REPORT_WARNINGS;
+	page->strict = strict;
+	page->report = off || items_have(value, "quiet") ? GPUTUNE_REPORT_QUIET : GPUTUNE_REPORT_WARNINGS;
 	core_path = settings->core;
 }
 
@@ -274,7 +327,7 @@ static void bind_all(void)
 
 	keep_files();
 	log_lines();
-	if (rc == 0 && core_locate(page) == 0) {
+	if (rc == 0 && page->state == GPUTUNE_OPEN && core_locate(page) == 0) {
 		probe(page);
 		core_bind(page);
 		log_lines();

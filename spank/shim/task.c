@@ -4,7 +4,6 @@
  * thread of a parent that had several.
  */
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -56,26 +55,6 @@ static bool meet(const uint64_t *a, const uint64_t *b, size_t count)
 	return false;
 }
 
-/* A reader that has gone must not end the task before it began. */
-static void say(const char *line)
-{
-	struct sigaction ignore = { .sa_handler = SIG_IGN }, before;
-	size_t length = strlen(line);
-
-	sigaction(SIGPIPE, &ignore, &before);
-	while (length > 0) {
-		ssize_t written = write(STDERR_FILENO, line, length);
-
-		if (written < 0 && errno == EINTR)
-			continue;
-		if (written <= 0)
-			break;
-		line += written;
-		length -= (size_t)written;
-	}
-	sigaction(SIGPIPE, &before, NULL);
-}
-
 static void say_start(struct text *text, const struct outcome *o)
 {
 	text_add(text, "gputune: ");
@@ -85,26 +64,13 @@ static void say_start(struct text *text, const struct outcome *o)
 	text_add(text, ": ");
 }
 
-/* One line of its own for each line of lines. */
-static void say_lines(const struct outcome *o, const char *kind, const char *lines)
+static void say_of(const struct outcome *o, const char *kind, const char *lines)
 {
-	while (*lines) {
-		char buffer[GPUTUNE_TEXT + 512];
-		struct text text = text_in(buffer, sizeof(buffer) - 1);
-		char piece[2] = "";
+	char start[START_SIZE];
+	struct text text = text_in(start, sizeof(start));
 
-		say_start(&text, o);
-		text_add(&text, kind);
-		for (; *lines && *lines != '\n'; lines++) {
-			piece[0] = *lines;
-			text_add(&text, piece);
-		}
-		if (*lines)
-			lines++;
-		text.size++; /* room for the newline was kept back */
-		text_add(&text, "\n");
-		say(buffer);
-	}
+	say_start(&text, o);
+	say_lines(start, kind, lines);
 }
 
 static void add_line(char *lines, size_t size, const char *line)
@@ -426,7 +392,7 @@ static void report(const struct outcome *o)
 
 	if (o->page->report == GPUTUNE_REPORT_QUIET)
 		return;
-	say_lines(o, "warning: ", o->warnings);
+	say_of(o, "warning: ", o->warnings);
 	if (o->page->report != GPUTUNE_REPORT_VERBOSE)
 		return;
 	say_start(&text, o);
@@ -473,7 +439,7 @@ static void report(const struct outcome *o)
  */
 static void give_up(const struct outcome *o, const char *lines)
 {
-	say_lines(o, "error: ", lines);
+	say_of(o, "error: ", lines);
 	_exit(1);
 }
 
@@ -484,7 +450,7 @@ void task_bind(spank_t sp, struct gputune_page *page)
 	uint32_t local = 0;
 	int id = 0;
 
-	if (done)
+	if (done || page->state == GPUTUNE_OFF)
 		return;
 	done = true;
 	o.page = page;
@@ -502,7 +468,7 @@ void task_bind(spank_t sp, struct gputune_page *page)
 			why = "";
 		if (page->strict)
 			give_up(&o, why);
-		say_lines(&o, "warning: ", page->report == GPUTUNE_REPORT_QUIET ? "" : why);
+		say_of(&o, "warning: ", page->report == GPUTUNE_REPORT_QUIET ? "" : why);
 		return;
 	}
 	read_plan(sp, &o, local);

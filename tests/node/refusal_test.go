@@ -41,7 +41,6 @@ func TestRefusals(t *testing.T) {
 		{"not the group", "[gpu_power]\nallow = [\"group:no-such-group\"]\n", Job{GPUs: "0", Options: one("gpu-power", "500")}, "the site allows it to group:no-such-group", ""},
 		{"no GPU", "", Job{Options: one("gpu-power", "500")}, "the job has no GPU of its own on this node", ""},
 		{"mps", "", Job{GPUs: "0", Options: one("gpu-power", "500"), Env: []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}}, "gres/mps gives it a part of the GPU", ""},
-		{"shard", "", Job{GPUs: "0", Options: one("gpu-power", "500"), Env: []string{"SLURM_SHARDS_ON_NODE=1"}}, "gres/shard gives it a part of the GPU", ""},
 		{"mig", "", Job{GPUs: "0", Options: one("gpu-power", "500"), Env: []string{"CUDA_VISIBLE_DEVICES=MIG-5d1c0000-0000-4000-8000-000000000000"}}, "the job has MIG devices", ""},
 		{"grammar", "", Job{GPUs: "0", Options: one("gpu-power", "lots")}, `"lots": want WATTS, max or default`, ""},
 		{"unknown option", "", Job{GPUs: "0", Options: one("gpu-fans", "9")}, "not an option of the gputune that is installed on this node", ""},

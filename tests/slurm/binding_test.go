@@ -302,7 +302,7 @@ func TestSiteDefault(t *testing.T) {
 			t.Errorf("task %s: %v", id, f)
 		}
 	}
-	if want := `argument "defualt=off" is not known: want default=ITEMS, config=FILE, core=FILE or program=FILE`; !strings.Contains(stderr, want) ||
+	if want := `argument "defualt=off" is not known: want default=ITEMS, config=FILE, core=FILE, program=FILE or run=DIR`; !strings.Contains(stderr, want) ||
 		!strings.Contains(s.Log("slurmd"), want) {
 		t.Errorf("the unknown argument is not said on the terminal (%q) and in slurmd's log", stderr)
 	}

@@ -12,7 +12,9 @@ import (
 	"strings"
 
 	"gputune/internal/topology"
+	"gputune/tests/fakenvml"
 	"gputune/tests/machines"
+	"gputune/tests/node"
 	"gputune/tests/slurm/bed"
 )
 
@@ -29,6 +31,9 @@ type Options struct {
 	Arguments []string
 	// Without leaves the plugin out.
 	Without bool
+	// Jobs makes gputune-prolog and gputune-epilog Slurm's Prolog and Epilog, and
+	// gives them a driver for the described GPUs.
+	Jobs bool
 }
 
 // Site is a running Slurm with gputune.
@@ -38,6 +43,10 @@ type Site struct {
 	Shim    string // spank_gputune.so of the installed release
 	Core    string // libgputune.so
 	Folder  string // gputune.toml and the machine's sys and proc
+
+	// Of a site with Jobs: the driver, and paths.run and paths.state.
+	NVML                   fakenvml.Library
+	RunFolder, StateFolder string
 }
 
 // Tree returns the top folder of the source tree, where build/ is.
@@ -96,6 +105,11 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 		return nil, err
 	}
 	config := filepath.Join(s.Folder, "gputune.toml")
+	if options.Jobs {
+		if err := s.jobs(ctx, tree, config, &options); err != nil {
+			return nil, err
+		}
+	}
 	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\n%s", filepath.Join(s.Folder, "machine"),
 		filepath.Join(s.Folder, "topology.json"), options.Config)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
@@ -127,6 +141,44 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// jobs makes a driver, and Prolog and Epilog that load it.
+func (s *Site) jobs(ctx context.Context, tree, config string, options *Options) (err error) {
+	if s.NVML, err = fakenvml.Build(ctx, filepath.Join(s.Folder, "nvml")); err != nil {
+		return err
+	}
+	if err := s.NVML.Describe(ctx, node.Driver(s.Machine)); err != nil {
+		return err
+	}
+	s.RunFolder, s.StateFolder = filepath.Join(s.Folder, "run", "gputune"), filepath.Join(s.Folder, "lib", "gputune")
+	for _, folder := range []string{s.RunFolder, s.StateFolder} {
+		if err := os.Mkdir(filepath.Dir(folder), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, target := range map[string]*string{"gputune-prolog": &options.Bed.Prolog, "gputune-epilog": &options.Bed.Epilog} {
+		*target = filepath.Join(s.Folder, name)
+		script := fmt.Sprintf("#!/bin/sh\nexport %s\nexec %s --config=%s\n", s.NVML.Environ()[0], filepath.Join(tree, "build", "bin", name), config)
+		if err := os.WriteFile(*target, []byte(script), 0o755); err != nil {
+			return err
+		}
+	}
+	// A table of its own may be the first thing in Config.
+	options.Config = fmt.Sprintf("state = %q\nrun = %q\n", s.StateFolder, s.RunFolder) + options.Config
+	options.Arguments = append(options.Arguments, "run="+s.RunFolder)
+	return nil
+}
+
+// Gputune runs gputune with the site's configuration.
+func (s *Site) Gputune(ctx context.Context, arguments ...string) (bed.Result, error) {
+	tree, err := Tree()
+	if err != nil {
+		return bed.Result{}, err
+	}
+	command := s.Command(filepath.Join(tree, "build", "bin", "gputune"), append(arguments, "--config="+filepath.Join(s.Folder, "gputune.toml"))...)
+	command.Env = s.NVML.Environ()
+	return command.Run(ctx)
 }
 
 // Close stops Slurm and removes what the site has made.

@@ -1,0 +1,185 @@
+/*
+ * What the Prolog has to tell the job's user. slurmstepd reads it as root, the
+ * tasks say it, and end where the Prolog refused what the job asked for.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <slurm/slurm.h>
+
+#include "shim.h"
+
+#define LARGEST (64 * 1024)
+
+static struct {
+	bool opened; /* the plugin may be listed twice, and every hook runs twice */
+	bool fail;
+	char *text; /* as it was read */
+	const char *lines; /* in text; NULL: nothing to say */
+	char start[START_SIZE];
+} notice;
+
+/* The path of one of the job's files in run. */
+static const char *file(char path[GPUTUNE_PATH], const struct settings *settings, uint32_t job, const char *suffix)
+{
+	struct text text = text_in(path, GPUTUNE_PATH);
+
+	text_add(&text, settings->run);
+	text_add(&text, "/jobs/");
+	text_add_number(&text, job);
+	text_add(&text, suffix);
+	return path;
+}
+
+/* The file's whole text, or NULL. Only root's own regular file is taken for one: slurmstepd is root, and no
+ * user may have it wait, fill its memory or tell others what the Prolog did not. */
+static char *read_file(const char *path)
+{
+	struct stat status;
+	const char *wrong = NULL;
+	size_t used = 0;
+	char *text = NULL;
+	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd < 0) {
+		if (errno != ENOENT)
+			slurm_error("gputune: %s: %m", path);
+		return NULL;
+	}
+	if (fstat(fd, &status))
+		wrong = strerror(errno);
+	else if (!S_ISREG(status.st_mode))
+		wrong = "not a regular file";
+	else if (status.st_uid != geteuid())
+		wrong = "another user's";
+	else if (status.st_size > LARGEST)
+		wrong = "too large";
+	else if (!(text = malloc(LARGEST + 1)))
+		wrong = strerror(errno);
+	while (!wrong && used < LARGEST) {
+		ssize_t got = read(fd, text + used, LARGEST - used);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			wrong = strerror(errno);
+		if (got <= 0)
+			break;
+		used += (size_t)got;
+	}
+	close(fd);
+	if (wrong) {
+		slurm_error("gputune: %s: %s: it is left alone", path, wrong);
+		free(text);
+		return NULL;
+	}
+	text[used] = '\0';
+	/* Nothing in it is for the user's terminal to act on. */
+	for (size_t i = 0; i < used; i++)
+		if (text[i] != '\n' && ((unsigned char)text[i] < ' ' || text[i] == '\177'))
+			text[i] = '?';
+	return text;
+}
+
+/* Leaves the text in notice, with what its first line says. */
+static bool understand(char *text, const char *path)
+{
+	size_t first = strcspn(text, "\n");
+
+	if (first == 4 && strncmp(text, "fail", first) == 0) {
+		notice.fail = true;
+	} else if (first != 4 || strncmp(text, "warn", first) != 0) {
+		slurm_error("gputune: %s: first line \"%.*s\": want fail or warn", path, (int)(first < 64 ? first : 64), text);
+		free(text);
+		return false;
+	}
+	notice.text = text;
+	notice.lines = text + first + strspn(text + first, "\n");
+	if (notice.fail && !*notice.lines)
+		notice.lines = "the Prolog refused this job's options and left no reason";
+	return true;
+}
+
+/* Every step of the job is told of a failure, the first on each node alone of a warning. */
+static void show_once(const char *path, const char *shown)
+{
+	if (rename(path, shown) == 0)
+		return;
+	if (errno == ENOENT) /* another step was faster */
+		notice.lines = NULL;
+	else
+		slurm_error("gputune: %s: %m: it will be shown again", path);
+}
+
+static bool exists(const char *path)
+{
+	struct stat status;
+
+	return lstat(path, &status) == 0;
+}
+
+void notice_open(spank_t sp, const struct settings *settings)
+{
+	char path[GPUTUNE_PATH], other[GPUTUNE_PATH];
+	uint32_t job, step;
+	const char *node = getenv("SLURMD_NODENAME");
+	struct text start = text_in(notice.start, sizeof(notice.start));
+	bool heard;
+	char *text;
+
+	if (notice.opened)
+		return;
+	notice.opened = true;
+	heard = job_options_heard(sp);
+	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == SLURM_EXTERN_CONT ||
+	    spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
+		return;
+	text_add(&start, "gputune: ");
+	text_add(&start, node ? node : "this node");
+	text_add(&start, ": ");
+
+	text = read_file(file(path, settings, job, ".notice"));
+	file(other, settings, job, ".notice.shown");
+	if (text) {
+		if (understand(text, path) && !notice.fail)
+			show_once(path, other);
+		return;
+	}
+	/* An inner srun of a batch or interactive step leaves it to that. */
+	if (!job_options_given() || (heard && step <= SLURM_MAX_NORMAL_STEP_ID))
+		return;
+	if (exists(file(path, settings, job, ".json")) || exists(other))
+		return;
+	notice.text = job_options_lines(": not applied: gputune-prolog did not run for this job (slurm.conf: Prolog)");
+	notice.lines = notice.text;
+}
+
+bool notice_fails(void)
+{
+	return notice.fail;
+}
+
+void notice_tell(spank_t sp)
+{
+	static bool done; /* the plugin may be listed twice */
+	int local = -1;
+
+	if (done || !notice.lines)
+		return;
+	done = true;
+	/* The same for all tasks: one says it. */
+	if (spank_get_item(sp, S_TASK_ID, &local) == ESPANK_SUCCESS && local == 0)
+		say_lines(notice.start, notice.fail ? "error: " : "warning: ", notice.lines);
+	if (notice.fail)
+		_exit(1); /* the one way to end a task that drains no node; see give_up in task.c */
+}
+
+void notice_close(void)
+{
+	notice.lines = NULL;
+	free(notice.text);
+	notice.text = NULL;
+}
