@@ -84,21 +84,22 @@ type Identity struct {
 }
 
 // Permit returns an error that names the entry which keeps the job from an
-// option, nil if it may use it. Where the groups cannot be had, an entry of
-// deny with a group counts as a match and one of allow does not.
+// option, nil if it may use it. What is not known of a job ("" or groups that
+// cannot be had) counts as a match of deny and as none of allow.
 func (a Access) Permit(who Identity) error {
 	groups, asked := []string(nil), false
 	var failed error
 	match := func(s Subject, unknown bool) bool {
+		is := func(name string) bool { return name == s.Name || name == "" && unknown }
 		switch s.Kind {
 		case All:
 			return true
 		case Partition:
-			return s.Name == who.Partition
+			return is(who.Partition)
 		case Account:
-			return s.Name == who.Account
+			return is(who.Account)
 		case User:
-			return s.Name == who.User
+			return is(who.User)
 		}
 		if !asked {
 			asked = true

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
+	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -141,10 +142,17 @@ func (c Config) check() error {
 				bounds.table, bounds.low, bounds.min, bounds.table, bounds.high, bounds.max)
 		}
 	}
-	for key, path := range map[string]Path{"machine": c.Paths.Machine, "snapshot": c.Paths.Snapshot, "state": c.Paths.State, "run": c.Paths.Run} {
-		if path == "" {
-			return fmt.Errorf("key paths.%s: \"\": want an absolute path", key)
+	for _, p := range []struct {
+		key  string
+		path Path
+	}{{"machine", c.Paths.Machine}, {"snapshot", c.Paths.Snapshot}, {"state", c.Paths.State}, {"run", c.Paths.Run}} {
+		if p.path == "" {
+			return fmt.Errorf("key paths.%s: \"\": want an absolute path", p.key)
 		}
+	}
+	state, run := filepath.Clean(string(c.Paths.State))+"/", filepath.Clean(string(c.Paths.Run))+"/"
+	if strings.HasPrefix(state, run) || strings.HasPrefix(run, state) {
+		return fmt.Errorf("key paths.run: %q: want a folder apart from paths.state (%q)", c.Paths.Run, c.Paths.State)
 	}
 	return nil
 }
@@ -172,7 +180,9 @@ func read(path string) ([]byte, error) {
 
 // Load reads path; the empty path means File, which may be missing. An error
 // names the file, the line and the key where there is one, and what would be
-// accepted. What is returned beside an error is the default configuration.
+// accepted. What is returned beside an error is the default configuration, but
+// for the paths that the file has all the same: whatever else is wrong in it,
+// what jobs have changed is to be found and put back.
 func Load(path string) (Config, error) {
 	optional := path == ""
 	if optional {
@@ -187,9 +197,25 @@ func Load(path string) (Config, error) {
 	}
 	config, err := decode(string(text))
 	if err != nil {
-		return Default(), fmt.Errorf("%s: %w", path, err)
+		return salvage(string(text)), fmt.Errorf("%s: %w", path, err)
 	}
 	return config, nil
+}
+
+// salvage returns the defaults with the paths of a file that is not accepted as
+// a whole, each line by itself.
+func salvage(text string) Config {
+	config := Default()
+	for key, line := range lines(text) {
+		if table, _, _ := strings.Cut(key, "."); table != "paths" {
+			continue
+		}
+		try := config
+		if _, err := toml.Decode("[paths]\n"+line, &try); err == nil && try.check() == nil {
+			config = try
+		}
+	}
+	return config
 }
 
 func decode(text string) (Config, error) {
@@ -223,25 +249,39 @@ func Keys() []string {
 	return keys
 }
 
+// lines yields the key that each line of a file sets, with its table, and the
+// line; a table's own line has the table as its key.
+func lines(text string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		table := ""
+		for line := range strings.SplitSeq(text, "\n") {
+			line = strings.TrimSpace(line)
+			if name, isTable := strings.CutPrefix(line, "["); isTable {
+				name, _, _ = strings.Cut(name, "]")
+				table = strings.TrimSpace(name)
+				if !yield(table, line) {
+					return
+				}
+				continue
+			}
+			key, _, _ := strings.Cut(line, "=")
+			if key = strings.TrimSpace(key); table != "" {
+				key = table + "." + key
+			}
+			if !yield(key, line) {
+				return
+			}
+		}
+	}
+}
+
 // at returns "line N: " for a key, which the decoder does not tell of unknown
 // ones; "" where the key is written in a way that is not found.
 func at(text string, key toml.Key) string {
-	table := ""
-	for number, line := range slices.All(strings.Split(text, "\n")) {
-		line = strings.TrimSpace(line)
-		if name, isTable := strings.CutPrefix(line, "["); isTable {
-			name, _, _ = strings.Cut(name, "]")
-			if table = strings.TrimSpace(name); table == key.String() {
-				return fmt.Sprintf("line %d: ", number+1)
-			}
-			continue
-		}
-		name, _, _ := strings.Cut(line, "=")
-		if name = strings.TrimSpace(name); table != "" {
-			name = table + "." + name
-		}
-		if name == key.String() {
-			return fmt.Sprintf("line %d: ", number+1)
+	number := 0
+	for name := range lines(text) {
+		if number++; name == key.String() {
+			return fmt.Sprintf("line %d: ", number)
 		}
 	}
 	return ""

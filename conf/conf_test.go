@@ -76,6 +76,8 @@ func TestLoadRefuses(t *testing.T) {
 		"wrong type":    {"[paths]\nmachine = 3\n", "line 2: key paths.machine: 3: want an absolute path"},
 		"relative":      {"[paths]\nrun = \"run\"\n", `line 2: key paths.run: "run": want an absolute path`},
 		"no place":      {"[paths]\nstate = \"\"\n", `key paths.state: "": want an absolute path`},
+		"run in state":  {"[paths]\nrun = \"/var/lib/gputune/run\"\n", `key paths.run: "/var/lib/gputune/run": want a folder apart from paths.state ("/var/lib/gputune")`},
+		"state is run":  {"[paths]\nrun = \"/g/\"\nstate = \"/g\"\n", "want a folder apart from paths.state"},
 		"bad items":     {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `line 3: key numa_bind.items: --gpu-numa-bind: item "cpus=sideways": want cpus=node|`},
 		"items by type": {"[numa_bind]\nitems = true\n", "line 2: key numa_bind.items: true: want items: on, off"},
 		"refusal":       {"[job]\non_refusal = \"drain\"\n", `line 2: key job.on_refusal: "drain": want "fail" or "warn"`},
@@ -103,13 +105,31 @@ func TestLoadRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("error %v, want one with %q and the path", err, c.want)
 			}
-			if !reflect.DeepEqual(got, Default()) {
+			if got.Paths = Default().Paths; !reflect.DeepEqual(got, Default()) {
 				t.Errorf("a refused file must give the defaults, got %+v", got)
 			}
 		})
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "absent.toml")); err == nil {
 		t.Error("a file that was named must be there")
+	}
+}
+
+// Where a file has an error, its paths count all the same, each that is right
+// by itself.
+func TestSalvage(t *testing.T) {
+	for name, text := range map[string]string{
+		"bad value":   "[job]\non_refusal = \"maybe\"\n[paths]\nstate = \"/s\"\nrun = \"/r\"\n",
+		"bad syntax":  "[job\n[paths]\n  state = \"/s\" # here\n run=\"/r\"\n[x]\nstate = \"/not\"\n",
+		"bad path":    "[paths]\nsnapshot = 3\nstate = \"/s\"\nmachine = \"relative\"\nrun = \"/r\"\n",
+		"unknown key": "[paths]\nstate = \"/s\"\nrun = \"/r\"\nran = \"/x\"\n",
+	} {
+		got, err := Load(write(t, text))
+		want := Default()
+		want.Paths.State, want.Paths.Run = "/s", "/r"
+		if err == nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, %+v", name, err, got)
+		}
 	}
 }
 
@@ -177,6 +197,8 @@ func TestPermit(t *testing.T) {
 		"deny all":           {[]Subject{{User, "alice"}}, []Subject{{All, ""}}, none, "the site denies it to all"},
 		"groups fail, allow": {[]Subject{{Group, "tuners"}}, nil, broken, "the site allows it to group:tuners (the user's groups: no answer)"},
 		"groups fail, deny":  {[]Subject{{All, ""}}, []Subject{{Group, "students"}}, broken, "the site denies it to group:students (the user's groups: no answer)"},
+		"user unknown":       {[]Subject{{All, ""}}, []Subject{{User, "mallory"}}, Identity{}, "the site denies it to user:mallory"},
+		"account unknown":    {[]Subject{{Account, "physics"}}, nil, Identity{User: "alice"}, "the site allows it to account:physics"},
 		"groups not needed":  {[]Subject{{User, "alice"}, {Group, "tuners"}}, nil, none, ""},
 	} {
 		err := Access{Allow: c.allow, Deny: c.deny}.Permit(c.who)

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"gputune/internal/job"
 )
 
 // version is set by the linker.
@@ -25,7 +27,10 @@ type refusal struct{ error }
 
 func main() {
 	if err := command().Execute(); err != nil {
-		fmt.Fprintf(os.Stderr, "gputune: %v\n", err)
+		var said job.SaidError
+		if !errors.As(err, &said) {
+			fmt.Fprintf(os.Stderr, "gputune: %v\n", err)
+		}
 		var refused refusal
 		if errors.As(err, &refused) {
 			os.Exit(exitRefused)

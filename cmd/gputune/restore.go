@@ -4,17 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/signal"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"gputune/conf"
 	"gputune/internal/job"
-	"gputune/internal/nvml"
+	"gputune/internal/program"
 )
 
 func restoreCommand() *cobra.Command {
@@ -59,5 +57,7 @@ func thisHost(config string, output io.Writer) (*job.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: what jobs have changed is where it says", err)
 	}
-	return &job.Host{Root: "/", Environ: os.Environ(), Site: site, NVML: nvml.New().Open, Now: time.Now, Output: output}, nil
+	h := program.Host(output)
+	h.Site = site
+	return h, nil
 }

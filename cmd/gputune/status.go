@@ -72,7 +72,7 @@ func finding(h ledger.Holding) string {
 		return h.Err.Error()
 	case h.Drift:
 		return "drift: somebody else set it"
-	case h.State != "applied":
+	case h.State != ledger.StateApplied:
 		return "not finished"
 	}
 	return ""

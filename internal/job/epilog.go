@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"gputune/internal/ledger"
 	"gputune/internal/slurm"
@@ -34,11 +35,22 @@ func (h *Host) Epilog(ctx context.Context) error {
 	return err
 }
 
-// release puts back what a job holds and writes a line for each result.
+// SaidError is an error of which all that there is to say has been written.
+type SaidError struct{ Err error }
+
+// Error returns the error's text, for who wants it again.
+func (e SaidError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error.
+func (e SaidError) Unwrap() error { return e.Err }
+
+// release puts back what a job holds and writes a line for each result. Its
+// error is a SaidError.
 func (h *Host) release(ctx context.Context, id, why string) error {
 	l, env, err := h.open()
 	if err != nil {
-		return err
+		h.say("job %s: %v", id, err)
+		return SaidError{err}
 	}
 	if why != "" {
 		h.say("job %s: %s: putting it back", id, why)
@@ -53,7 +65,10 @@ func (h *Host) release(ctx context.Context, id, why string) error {
 	if closed := env.Close(); closed != nil {
 		h.say("%v", closed)
 	}
-	return err
+	if err != nil {
+		return SaidError{err}
+	}
+	return nil
 }
 
 // Describe returns the line for what Release did about one key.
@@ -65,7 +80,7 @@ func Describe(o ledger.Outcome) string {
 	case ledger.Unchanged:
 		return text + o.Prior + " already"
 	case ledger.StillHeld:
-		return text + fmt.Sprintf("%s, as job %v wants it", o.Set, o.Holders)
+		return text + fmt.Sprintf("%s, as job %s wants it", o.Set, strings.Join(o.Holders, ", "))
 	case ledger.Drifted:
 		return text + fmt.Sprintf("somebody set %s instead of %s: left alone", o.Current, o.Set)
 	case ledger.Forgotten:

@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"gputune/conf"
 	"gputune/internal/ledger"
+	"gputune/internal/option"
 	"gputune/internal/setting"
 )
 
@@ -45,6 +48,28 @@ func (h *Host) getenv(name string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// Relevant returns the part of the environment that the programs read, for a child
+// of theirs: a user can make the whole of it as large as the kernel lets any
+// process have.
+func (h *Host) Relevant() []string {
+	var list []string
+	unknown := 0
+	for _, variable := range h.Environ {
+		name, _, _ := strings.Cut(variable, "=")
+		_, ours := option.JobOptionName(name)
+		known := slices.ContainsFunc(option.JobOptions(), func(o option.JobOption) bool { return o.Variable() == name })
+		if ours && !known {
+			if unknown++; unknown > 2*maxUnknown {
+				continue
+			}
+		}
+		if ours || strings.HasPrefix(name, "SLURM") || strings.HasPrefix(name, "CUDA_") || name == "LD_LIBRARY_PATH" || name == "PATH" {
+			list = append(list, variable)
+		}
+	}
+	return list
 }
 
 // say writes one line.

@@ -52,19 +52,16 @@ type target struct{ pci, uuid string }
 // Asks tells whether the job asked for something, or left something from an
 // earlier run: whether Prolog has work that can take time.
 func (h *Host) Asks() bool {
-	if len(h.variables()) > 0 {
-		return true
-	}
-	id, err := slurm.JobID(h.getenv)
-	return err == nil && h.held(id)
+	return len(h.variables()) > 0 || h.Holds()
 }
 
-// variables returns gputune's variables of the job, name and value.
-func (h *Host) variables() [][2]string {
-	var list [][2]string
+// variables returns the names of gputune's variables of the job.
+func (h *Host) variables() []string {
+	var list []string
 	for _, variable := range h.Environ {
-		if name, value, _ := strings.Cut(variable, "="); option.IsJobVariable(name) {
-			list = append(list, [2]string{name, value})
+		name, _, _ := strings.Cut(variable, "=")
+		if _, ours := option.JobOptionName(name); ours {
+			list = append(list, name)
 		}
 	}
 	return list
@@ -88,7 +85,7 @@ func (h *Host) Prolog(ctx context.Context) {
 	}
 	if h.held(job.ID) {
 		// It has said what is wrong; Apply and the Epilog try again.
-		_ = h.release(ctx, job.ID, "left from an earlier run of the job")
+		_ = h.release(ctx, job.ID, "its earlier run has left something changed")
 	}
 	report := h.report(job, "")
 	options := h.read()
@@ -190,16 +187,24 @@ func (h *Host) read() []*asked {
 		}
 		options = append(options, a)
 	}
-	for _, variable := range h.variables() {
-		if !known[variable[0]] {
-			name := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(variable[0], "SPANK_GPUTUNE_")), "_", "-")
-			a := &asked{Option: Option{Name: strings.Trim(option.Shown(name), `"`), Value: option.Shown(variable[1])}}
-			a.refuse(errors.New("not an option of the gputune that is installed on this node"))
-			options = append(options, a)
+	unknown := slices.DeleteFunc(h.variables(), func(name string) bool { return known[name] })
+	for _, variable := range unknown[:min(len(unknown), maxUnknown)] {
+		name, _ := option.JobOptionName(variable)
+		value, _ := h.getenv(variable)
+		a := &asked{Option: Option{Name: strings.Trim(option.Shown(name), `"`), Value: option.Shown(value)}}
+		why := "not an option of the gputune that is installed on this node"
+		if len(unknown) > maxUnknown {
+			why += ", nor are others that were passed"
 		}
+		a.refuse(errors.New(why))
+		options = append(options, a)
 	}
 	return options
 }
+
+// maxUnknown is how many options are reported that are none. A newer plugin on a
+// login node can pass a few; more are nobody's mistake.
+const maxUnknown = 4
 
 // carryOut decides about each option and applies what is granted. It returns
 // what kept it from doing so at all, "" for nothing.
@@ -229,6 +234,12 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 		}
 	}()
 	h.resolve(env, options, gpus)
+	if h.over(options) {
+		return ""
+	}
+	if err := h.clear(ctx, l, job, gpus); err != nil {
+		return err.Error()
+	}
 	for !h.over(options) {
 		again, err := h.apply(ctx, l, env, job, options, gpus)
 		if err != nil {
@@ -288,6 +299,9 @@ func (h *Host) gpus(job slurm.Job) (gpus []target, refused, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if n.Unread != nil {
+		return nil, nil, n.Unread
+	}
 	for _, line := range n.Log {
 		h.say("%s", line)
 	}
@@ -309,6 +323,37 @@ func (h *Host) gpus(job slurm.Job) (gpus []target, refused, err error) {
 		gpus = append(gpus, target{gpu.PCI, gpu.UUID})
 	}
 	return gpus, nil, nil
+}
+
+// clear puts back what other jobs have left on GPUs that Slurm has given to this
+// job alone: they have ended, and their Epilog could not do it or never ran.
+func (h *Host) clear(ctx context.Context, l *ledger.Ledger, job slurm.Job, gpus []target) error {
+	domains := make([]string, len(gpus))
+	for i, gpu := range gpus {
+		domains[i] = setting.Domain(setting.GPUKey(gpu.uuid, setting.PersistenceName))
+	}
+	holders, err := l.Holders(domains...)
+	if err != nil {
+		return err
+	}
+	for _, holder := range holders {
+		if holder == job.ID {
+			continue
+		}
+		switch runs, err := slurm.HasStep(h.Root, holder); {
+		case err != nil:
+			return err
+		case runs:
+			return fmt.Errorf("job %s, which runs on this node, has changed a GPU that Slurm has given to this one: do gres.conf and the devices agree?", holder)
+		}
+		if err := h.release(ctx, holder, "it has ended and left GPUs changed"); err != nil {
+			return fmt.Errorf("job %s has left a GPU changed that cannot be put back: %w", holder, err)
+		}
+		if err := h.reports().remove(holder); err != nil {
+			h.say("job %s: reports: %v", holder, err)
+		}
+	}
+	return nil
 }
 
 // resolve works out what each option sets on each GPU.
@@ -342,7 +387,6 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, env *setting.Environ
 	}
 	var (
 		key    *ledger.KeyError
-		held   *ledger.HeldError
 		failed *ledger.ApplyError
 	)
 	switch {
@@ -355,13 +399,6 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, env *setting.Environ
 		return true, nil
 	case errors.As(err, &key):
 		owner[key.Key].refuse(key.Err)
-		return true, nil
-	case errors.As(err, &held):
-		// Slurm gave the GPU to this job alone, so that one has ended.
-		h.say("job %s: %v: that job is over", job.ID, err)
-		if h.release(ctx, held.Job, "left by a job that has ended") != nil {
-			owner[held.Key].refuse(err)
-		}
 		return true, nil
 	}
 	return false, err
@@ -392,7 +429,14 @@ func (h *Host) changes(ctx context.Context, env *setting.Environment, options []
 	}
 	for i := range changes {
 		key := changes[i].Setting.Key()
-		changes[i].Before = h.Site.Baseline.Before(key[strings.LastIndexByte(key, '/')+1:])
+		before := h.Site.Baseline.Before(key[strings.LastIndexByte(key, '/')+1:])
+		if before == "" {
+			continue
+		}
+		if _, err := changes[i].Setting.Check(ctx, before); err != nil {
+			return nil, nil, fmt.Errorf("[baseline] of gputune.toml: %w", err)
+		}
+		changes[i].Before = before
 	}
 	return changes, owner, nil
 }

@@ -80,24 +80,37 @@ func (o Option) line(outcome conf.Refusal) string {
 // notice is what the plugin shows the user from the job's steps: "fail" or
 // "warn", then a line for each thing to say. "" is nothing to say.
 func (r *Report) notice() string {
-	kind, text := conf.RefusalWarns, ""
+	kind := conf.RefusalWarns
+	var lines []string
 	for _, o := range r.Options {
 		if o.State == Refused {
 			kind = r.OnRefusal
-			text += oneLine(o.line(r.OnRefusal)) + "\n"
+			lines = append(lines, o.line(r.OnRefusal))
 		}
 	}
 	if r.Fault != "" {
-		text += "the job's options are not carried out: " + oneLine(r.Fault) + "\n"
+		lines = append(lines, "the job's options are not carried out: "+r.Fault)
 	}
-	if text == "" {
+	if len(lines) == 0 {
 		return ""
 	}
-	return string(kind) + "\n" + text
+	text := string(kind) + "\n"
+	for _, line := range lines {
+		text += oneLine(line) + "\n"
+	}
+	return text
 }
 
-// oneLine makes sure that text stays one line wherever it is printed.
+// maxLine bounds a line for people, in bytes. There are few lines in a notice, and
+// the plugin takes one of 64 KiB at most.
+const maxLine = 2000
+
+// oneLine makes sure that text stays one line of reasonable length wherever it is
+// printed.
 func oneLine(text string) string {
+	if len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:maxLine], "") + " …"
+	}
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '

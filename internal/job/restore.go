@@ -3,37 +3,47 @@ package job
 import (
 	"context"
 	"errors"
-	"io/fs"
-	"strings"
 )
 
 // Restore puts back what a job has changed, whether it has ended or not, and
-// removes the reports on it. It writes a line for each result. An error names
-// what could not be put back.
+// then removes the reports on it. It writes a line for each result. An error
+// names what could not be put back.
 func (h *Host) Restore(ctx context.Context, id string) error {
-	err := h.release(ctx, id, "")
-	return errors.Join(err, h.reports().remove(id))
+	if err := h.release(ctx, id, ""); err != nil {
+		return err
+	}
+	return h.reports().remove(id)
 }
 
-// RestoreAll is Restore for every job that has changed something or has a
-// report. It goes on after a failure.
+// RestoreAll puts back what all jobs have changed, and removes the reports on
+// those: others have only been refused something, and may run. It goes on after
+// a failure.
 func (h *Host) RestoreAll(ctx context.Context) error {
 	l, env, err := h.open()
 	if err != nil {
 		return err
 	}
 	report, err := l.ReleaseAll(ctx, func(string) bool { return false })
+	failed := map[string]bool{}
 	for _, outcome := range report.Outcomes {
 		h.say("%s", Describe(outcome))
+		failed[outcome.Job] = failed[outcome.Job] || outcome.Err != nil
 	}
-	failed := []error{err, env.Close()}
-	names, err := h.reports().List(reportsFolder)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		failed = append(failed, err)
+	var other []error
+	for id := range failed {
+		if !failed[id] {
+			other = append(other, h.reports().remove(id))
+		}
 	}
-	for _, name := range names {
-		id, _, _ := strings.Cut(name, ".")
-		failed = append(failed, h.reports().remove(id))
+	if err != nil && report.Err() == nil {
+		other = append(other, err)
 	}
-	return errors.Join(failed...)
+	other = append(other, env.Close())
+	if err := errors.Join(other...); err != nil {
+		return err
+	}
+	if err != nil {
+		return SaidError{err}
+	}
+	return nil
 }

@@ -164,7 +164,7 @@ func (s *step) from(ctx context.Context, base *entry) error {
 	e := &s.entry
 	s.write, s.outcome.Action = true, Set
 	if base != nil {
-		e.Prior, e.Epoch = base.Prior, base.Epoch
+		e.Prior, e.Found, e.Epoch = base.Prior, base.Found, base.Epoch
 	}
 	if e.WriteOnly {
 		return nil
@@ -175,7 +175,10 @@ func (s *step) from(ctx context.Context, base *entry) error {
 	}
 	s.current = current
 	if base == nil {
-		e.Prior = cmp.Or(s.before, current)
+		e.Prior = current
+		if s.before != "" && s.before != current {
+			e.Prior, e.Found = s.before, current
+		}
 		if current == e.Set {
 			s.write, s.outcome.Action = false, Already
 		}
@@ -188,7 +191,7 @@ func (s *step) from(ctx context.Context, base *entry) error {
 	case current == e.Set && !e.Loose:
 		s.write, s.outcome.Action = false, Already
 	case current != base.Prior && !base.ours(current):
-		e.Prior, e.Epoch = current, base.Epoch+1
+		e.Prior, e.Found, e.Epoch = current, "", base.Epoch+1
 		s.outcome.Action = Retaken
 	}
 	return nil

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"gputune/internal/setting"
 )
 
 // Holding is one key that a job holds.
@@ -13,7 +17,7 @@ type Holding struct {
 	Prior    string
 	Set      string
 	Current  string // "" if it cannot be read
-	State    string // intent, applied or restoring
+	State    string // Applied, or how far a change has come that was not finished
 	Since    time.Time
 	// Drift says that somebody took over: Current is not what can be there.
 	Drift bool
@@ -21,6 +25,26 @@ type Holding struct {
 	Forgotten bool
 	WriteOnly bool
 	Err       error // why Current cannot be read
+}
+
+// StateApplied is the State of a change that was finished.
+const StateApplied = string(applied)
+
+// Holders returns the jobs that hold a key in one of the domains, in order. It
+// reads no setting and waits for no lock.
+func (l *Ledger) Holders(domains ...string) ([]string, error) {
+	held, err := l.holders("")
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for key, holdings := range held {
+		for _, h := range holdings {
+			found[h.job] = found[h.job] || slices.Contains(domains, setting.Domain(key))
+		}
+	}
+	maps.DeleteFunc(found, func(_ string, in bool) bool { return !in })
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
 // Held returns what all jobs hold, by job and in the order in which it was set.

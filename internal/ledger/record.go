@@ -33,6 +33,8 @@ type entry struct {
 	// Asked is the value that was asked for where a loose setting made
 	// another one of it.
 	Asked string `json:"asked,omitempty"`
+	// Found is what was there, where Prior is a site's value in its place.
+	Found string `json:"found,omitempty"`
 	// Left is what a failed attempt to put the key back left there.
 	Left  string `json:"left,omitempty"`
 	State state  `json:"state"`
@@ -54,7 +56,7 @@ func (e entry) wanted() string {
 
 // ours tells whether a value that the key has can be gputune's doing.
 func (e entry) ours(current string) bool {
-	return current == e.Set || e.Left != "" && current == e.Left || e.Loose && e.State != applied
+	return current == e.Set || e.Found != "" && current == e.Found || e.Left != "" && current == e.Left || e.Loose && e.State != applied
 }
 
 // record is what one job holds, in the order in which it was set.

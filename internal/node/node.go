@@ -30,12 +30,16 @@ type Node struct {
 	// Devices has for each GPU of the machine its device file, "" where Slurm
 	// does not manage it.
 	Devices []string
+	// Doubt has for each gres index why Order may be wrong there, "" it is not.
+	Doubt []string
 	// Sharded tells for each GPU of the machine whether Slurm can give it to
 	// several jobs at once.
 	Sharded []bool
 	// ConstrainDevices and ConstrainCores say that Slurm keeps tasks to their
 	// GPUs and cores.
 	ConstrainDevices, ConstrainCores bool
+	// Unread is why Slurm's own files could not be read, nil they were.
+	Unread error
 	// Log is what the administrator should know, a line each.
 	Log []string
 }
@@ -85,10 +89,12 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 	conf, err := slurm.ReadSlurm(slurmConf)
 	if err != nil {
 		n.log("%v", err)
+		n.Unread = err
 	}
 	gres, err := slurm.ReadGres(gresConf)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.log("%v", err)
+		n.Unread = err
 	}
 	gres.Declared = conf.DeclaredGPUs(n.Name)
 	n.Sharded = slurm.Sharded(gres, conf.DeclaresShards(n.Name), n.Name, n.Machine, slurm.Devices(root))
@@ -96,9 +102,7 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 	for _, entry := range slurm.GPUOrder(gres, n.Name, n.Machine, slurm.Devices(root)) {
 		n.Order = append(n.Order, entry.GPU)
 		n.MIG = append(n.MIG, entry.MIG)
-		if entry.Doubt != "" {
-			n.log("gres index %d: %s", entry.Index, entry.Doubt)
-		}
+		n.Doubt = append(n.Doubt, entry.Doubt)
 		if entry.GPU >= 0 {
 			n.Devices[entry.GPU] = entry.Device
 		}
@@ -114,8 +118,8 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 
 // GPUs returns the positions in Machine.GPUs of a job's GPUs, each once. UUIDs
 // are believed before gres indices, which count devices in an order that has to
-// be worked out. An error names the device that is not known, or is a part of a
-// GPU.
+// be worked out. An error names the device that is not known for sure, or is a
+// part of a GPU.
 func (n *Node) GPUs(job slurm.Job) ([]int, error) {
 	if slices.ContainsFunc(job.Visible.Devices, func(d slurm.Device) bool { return d.Kind == slurm.ByGPU }) {
 		return job.Visible.GPUs(n.Machine, n.Order)
@@ -131,6 +135,8 @@ func (n *Node) GPUs(job slurm.Job) ([]int, error) {
 		switch {
 		case index >= len(n.Order) || n.Order[index] < 0:
 			return nil, fmt.Errorf("gres index %d: not known to be any of this node's %d GPUs: do gres.conf and the devices agree?", index, len(n.Machine.GPUs))
+		case n.Doubt[index] != "":
+			return nil, fmt.Errorf("gres index %d: %s", index, n.Doubt[index])
 		case n.MIG[index] != "":
 			return nil, fmt.Errorf("gres index %d: the MIG device %s is %w", index, n.MIG[index], ErrPart)
 		case !slices.Contains(gpus, n.Order[index]):

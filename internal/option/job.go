@@ -44,9 +44,13 @@ func (o JobOption) Variable() string {
 	return environmentPrefix + strings.ReplaceAll(strings.ToUpper(o.Name), "-", "_")
 }
 
-// IsJobVariable tells whether a variable of Prolog's environment is gputune's.
-// Anybody can make one: it may be no option's.
-func IsJobVariable(name string) bool { return strings.HasPrefix(name, environmentPrefix) }
+// JobOptionName returns the name that an option would have that reaches Prolog
+// and Epilog in a variable, and false where the variable is not gputune's.
+// Anybody can make one: it may be no option's, and its name anything.
+func JobOptionName(variable string) (name string, ours bool) {
+	name, ours = strings.CutPrefix(variable, environmentPrefix)
+	return strings.ReplaceAll(strings.ToLower(name), "_", "-"), ours
+}
 
 // parseItems gives each item of a comma-separated list to set and puts the
 // option's and the item's name before an error. A value can come from anybody

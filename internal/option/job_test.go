@@ -11,10 +11,14 @@ func TestJobOptions(t *testing.T) {
 		"gpu-compute-mode": "SPANK_GPUTUNE_GPU_COMPUTE_MODE",
 	}
 	for _, o := range JobOptions() {
-		if want[o.Name] != o.Variable() || !IsJobVariable(o.Variable()) || o.Forms == "" {
+		name, ours := JobOptionName(o.Variable())
+		if want[o.Name] != o.Variable() || name != o.Name || !ours || o.Forms == "" {
 			t.Errorf("%+v has the variable %s", o, o.Variable())
 		}
 		delete(want, o.Name)
+	}
+	if _, ours := JobOptionName("SPANK__SLURM_SPANK_OPTION_gputune_gpu_power"); ours {
+		t.Error("Slurm's own variable counts as gputune's")
 	}
 	if len(want) > 0 {
 		t.Errorf("missing: %v", want)

@@ -3,12 +3,13 @@
 // The work is done by a child, which is this program again, because the driver
 // can hang: a process in the middle of a call to a GPU that has gone may not
 // even die when it is killed, and whoever waits for it waits for ever. The
-// parent reads what the child says, is done when its time is over, and leaves
-// nobody behind that holds slurmd's pipe. The child dies with the parent.
+// parent passes on what the child says, is done soon after its time is over, and
+// leaves nobody behind that holds slurmd's pipe. The child dies with the parent.
 package program
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -42,9 +43,11 @@ type Program struct {
 	Quick func(*job.Host) bool
 	// Work does the work. A panic in it is like the death of the child.
 	Work func(context.Context, *job.Host) error
-	// Undo is run in a child of its own after one that died; nil is nothing.
+	// Undo is run in a child of its own after one that died or was killed because
+	// its time was over; nil is nothing.
 	Undo func(context.Context, *job.Host) error
-	// Broken is the exit status if the parent itself has a fault.
+	// Broken is the exit status if the parent itself has a fault or is called
+	// with arguments that it does not know.
 	Broken int
 	// Lost is called in the parent if the work has not been done: why says
 	// what happened. It must not touch what can hang. Its error is the program's.
@@ -76,11 +79,15 @@ func (p Program) Main(arguments []string) (status int) {
 	config := flags.String("config", "", "gputune.toml to read (default "+conf.File+")")
 	version := flags.Bool("version", false, "print the version")
 	role := flags.String("role", "", "which part of the work to do; the program runs itself with it")
+	within := flags.Duration("limit", 0, "how long the part may take (default: the deadline of the configuration)")
 	switch err := flags.Parse(arguments); {
 	case errors.Is(err, flag.ErrHelp):
 		return exitDone
-	case err != nil || flags.NArg() > 0:
-		return exitUsage
+	case err != nil:
+		return p.Broken
+	case flags.NArg() > 0:
+		fmt.Fprintf(os.Stderr, "%s: argument %q: none are taken, but for options\n", p.Name, flags.Arg(0))
+		return p.Broken
 	case *version:
 		fmt.Println(p.Name, p.Version)
 		return exitDone
@@ -88,11 +95,11 @@ func (p Program) Main(arguments []string) (status int) {
 	// Slurm gives no PATH. Nothing is looked up in it here; what the C library
 	// may start for a lookup of a user gets the plain one.
 	if err := os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
-		return exitFailed
+		return p.Broken
 	}
-	h := host(&named{name: p.Name, to: os.Stderr})
+	h := Host(&named{name: p.Name, to: os.Stderr})
 	h.Site, h.SiteError = conf.Load(*config)
-	limit := p.Deadline(h.Site)
+	limit := cmp.Or(*within, p.Deadline(h.Site))
 	broken := p.Broken
 	if *role != "" {
 		broken = exitUsage // none that a child that has done its work returns
@@ -107,21 +114,26 @@ func (p Program) Main(arguments []string) (status int) {
 	switch {
 	case *role == roleWork:
 		err = p.work(h, limit, p.Work)
-	case *role == roleUndo:
+	case *role == roleUndo && p.Undo != nil:
 		err = p.work(h, limit, p.Undo)
 	case p.Quick(h):
 		err = p.work(h, limit, p.Work)
 	default:
 		err = p.supervise(h, *config, limit)
 	}
-	if err != nil {
+	var said job.SaidError
+	if err != nil && !errors.As(err, &said) {
 		fmt.Fprintln(h.Output, err)
+	}
+	if err != nil {
 		return exitFailed
 	}
 	return exitDone
 }
 
-func host(output io.Writer) *job.Host {
+// Host returns this node with the default configuration, for a program that
+// slurmd or a person has started.
+func Host(output io.Writer) *job.Host {
 	return &job.Host{
 		Root:    "/",
 		Environ: os.Environ(),
@@ -140,29 +152,42 @@ func (p Program) work(h *job.Host, limit time.Duration, part func(context.Contex
 	return part(ctx, h)
 }
 
-// errFailed is a child that did its work and reported a failure.
-var errFailed = errors.New("see above")
+// errFailed is a child that did its work and wrote why it failed.
+var errFailed = job.SaidError{Err: errors.New("see the lines before")}
 
-// supervise has the work done by a child.
+// supervise has the work done by a child. A quarter of the time is kept for
+// putting back what a child did that has to be killed.
 func (p Program) supervise(h *job.Host, config string, limit time.Duration) error {
-	end := time.Now().Add(limit)
-	err := p.child(config, roleWork, end)
+	begin := time.Now()
+	workEnd := begin.Add(limit)
+	if p.Undo != nil {
+		workEnd = begin.Add(limit - limit/4)
+	}
+	err := p.child(h, config, roleWork, workEnd)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errFailed):
 		return err
-	case p.Undo != nil && !errors.Is(err, context.DeadlineExceeded):
-		if undo := p.child(config, roleUndo, end); undo != nil {
+	case p.Undo != nil && !errors.Is(err, errStuck):
+		if undo := p.child(h, config, roleUndo, begin.Add(limit)); undo != nil {
 			err = fmt.Errorf("%w; putting back what it did: %w", err, undo)
 		}
 	}
 	return p.Lost(h, err)
 }
 
+// errStuck is a child that did not even end when it was killed.
+var errStuck = errors.New("it hangs in the driver")
+
+// patience is how long a child that was killed may take to end.
+const patience = time.Second
+
 // child runs this program in a role until it ends or its time is over.
-func (p Program) child(config, role string, end time.Time) error {
-	command := exec.Command("/proc/self/exe", "--role="+role, "--config="+config)
+func (p Program) child(h *job.Host, config, role string, end time.Time) error {
+	left := time.Until(end).Round(time.Millisecond)
+	command := exec.Command("/proc/self/exe", "--role="+role, "--config="+config, "--limit="+left.String())
+	command.Env = h.Relevant()
 	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	output, err := command.StderrPipe()
 	if err != nil {
@@ -178,14 +203,19 @@ func (p Program) child(config, role string, end time.Time) error {
 		_, _ = io.Copy(passed, output) // the pipe's end
 		ended <- command.Wait()
 	}()
-	over := time.NewTimer(time.Until(end))
+	over := time.NewTimer(left)
 	defer over.Stop()
 	select {
 	case err = <-ended:
 	case <-over.C:
-		passed.close()
-		_ = command.Process.Kill() // it may not die of it, and nobody waits for that
-		return fmt.Errorf("not done in time: %w", context.DeadlineExceeded)
+		_ = command.Process.Kill()
+		select {
+		case <-ended:
+			return errors.New("not done in time")
+		case <-time.After(patience):
+			passed.close()
+			return fmt.Errorf("not done in time: %w", errStuck)
+		}
 	}
 	var status *exec.ExitError
 	switch {

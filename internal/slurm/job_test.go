@@ -111,17 +111,18 @@ func TestSharded(t *testing.T) {
 	for name, c := range map[string]struct {
 		gres, nodes, want string
 	}{
-		"none":           {"Name=gpu File=/dev/nvidia[0-2]", "gpu:3", "---"},
-		"all":            {"Name=gpu File=/dev/nvidia[0-2]\nName=shard Count=8", "gpu:3,shard:8", "xxx"},
-		"declared alone": {"AutoDetect=nvml", "gpu:3,shard:8", "xxx"},
-		"one GPU":        {"Name=gpu File=/dev/nvidia[0-2]\nName=shard Count=8 File=/dev/nvidia0", "gpu:3,shard:8", "-x-"},
-		"another node":   {"NodeName=n2 Name=shard Count=8", "gpu:3", "---"},
-		"two GPUs":       {"NodeName=n1 Name=shard Count=8 File=/dev/nvidia[1-2]", "gpu:3,shard:8", "x-x"},
-		"unknown file":   {"Name=shard Count=8 File=/dev/nvidia9", "gpu:3,shard:8", "xxx"},
-		"not declared":   {"Name=shard Count=8 File=/dev/nvidia0", "gpu:3(S:0,1),mps:300", "-x-"},
+		"none":           {"Name=gpu File=/dev/nvidia[0-2]", "NodeName=n1 Gres=gpu:3", "---"},
+		"all":            {"Name=gpu File=/dev/nvidia[0-2]\nName=shard Count=8", "NodeName=n1 Gres=gpu:3,shard:8", "xxx"},
+		"declared alone": {"AutoDetect=nvml", "NodeName=n1 Gres=gpu:3,shard:8", "xxx"},
+		"one GPU":        {"Name=gpu File=/dev/nvidia[0-2]\nName=shard Count=8 File=/dev/nvidia0", "NodeName=n1 Gres=gpu:3,shard:8", "-x-"},
+		"another node":   {"NodeName=n2 Name=shard Count=8", "NodeName=n1 Gres=gpu:3", "---"},
+		"two GPUs":       {"NodeName=n1 Name=shard Count=8 File=/dev/nvidia[1-2]", "NodeName=n1 Gres=gpu:3,shard:8", "x-x"},
+		"unknown file":   {"Name=shard Count=8 File=/dev/nvidia9", "NodeName=n1 Gres=gpu:3,shard:8", "xxx"},
+		"dynamic node":   {"Name=gpu File=/dev/nvidia[0-2]", "", "xxx"},
+		"not declared":   {"Name=shard Count=8 File=/dev/nvidia0", "NodeName=n1 Gres=gpu:3(S:0,1),mps:300", "-x-"},
 	} {
 		folder := t.TempDir()
-		for file, text := range map[string]string{"gres.conf": c.gres + "\n", "slurm.conf": "ClusterName=c\nNodeName=n1 Gres=" + c.nodes + "\n"} {
+		for file, text := range map[string]string{"gres.conf": c.gres + "\n", "slurm.conf": "ClusterName=c\nGresTypes=gpu,shard\n" + c.nodes + "\n"} {
 			if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}

@@ -128,7 +128,8 @@ func (c Conf) DeclaredGPUs(node string) []DeclaredGPU {
 	return nil
 }
 
-// DeclaresShards tells whether the node's NodeName line has gres/shard.
+// DeclaresShards tells whether the node's NodeName line has gres/shard. A node
+// that no line names, a dynamic one, may have it where GresTypes does.
 func (c Conf) DeclaresShards(node string) bool {
 	for _, candidate := range c.nodes {
 		if match, err := MatchHost(candidate.names, node); err == nil && match {
@@ -141,7 +142,7 @@ func (c Conf) DeclaresShards(node string) bool {
 			return false
 		}
 	}
-	return false
+	return slices.ContainsFunc(c.GresTypes, func(name string) bool { return strings.EqualFold(name, "shard") })
 }
 
 // parseDeclared reads a value such as "gpu:a100:4(S:0-1),gpu:v100:2,shard:8".

@@ -79,6 +79,11 @@ func Open(request Request) (*Step, error) {
 	s.Machine, s.Order, s.Devices = n.Machine, n.Order, n.Devices
 	s.constrained = constraints{devices: n.ConstrainDevices, cores: n.ConstrainCores}
 	s.Log = append(s.Log, n.Log...)
+	for index, doubt := range n.Doubt {
+		if doubt != "" {
+			s.log("gres index %d: %s", index, doubt)
+		}
+	}
 	return s, nil
 }
 

@@ -138,7 +138,7 @@ func TestFaultWarns(t *testing.T) {
 		name, config, want string
 		job                Job
 	}{
-		{"baseline", "[baseline]\nclocks = \"9999\"\n", "value to put back: gpu", Job{GPUs: "0"}},
+		{"baseline", "[baseline]\nclocks = \"9999\"\n", "[baseline] of gputune.toml: gpu", Job{GPUs: "0"}},
 		{"index", "", "gres index 9: not known to be any of this node's 4 GPUs", Job{GPUs: "9"}},
 		{"user", "", `SLURM_JOB_UID="root": want a number`, Job{GPUs: "0", Env: []string{"SLURM_JOB_UID=root"}}},
 		{"gpus", "", "SLURM_JOB_GPUS: GPU indices", Job{GPUs: "0", Env: []string{"SLURM_JOB_GPUS=zero"}}},
@@ -209,7 +209,7 @@ func TestLeftByAnEndedJob(t *testing.T) {
 	before := n.state(t)
 	n.prolog(t, Job{ID: 1, GPUs: "0,1", Options: one("gpu-clocks", "1200")})
 	next := Job{ID: 2, GPUs: "1", Options: one("gpu-clocks", "900")}
-	if output := n.prolog(t, next); !strings.Contains(output, "left by a job that has ended") {
+	if output := n.prolog(t, next); !strings.Contains(output, "job 1: it has ended and left GPUs changed: putting it back") {
 		t.Errorf("output %q", output)
 	}
 	state, err := n.NVML.State()

@@ -100,6 +100,10 @@ func TestRestore(t *testing.T) {
 		t.Errorf("a second time: %q", output)
 	}
 	n.gputune(t, 0, "restore", "--all")
+	if _, notice := n.report(t, "3"); !strings.HasPrefix(notice, "fail\n") {
+		t.Errorf("what a job that may run was refused is forgotten: %q", notice)
+	}
+	n.epilog(t, Job{ID: 3})
 	n.wantClean(t, before)
 	n.gputune(t, 0, "restore", "--all")
 	n.wantClean(t, before)
