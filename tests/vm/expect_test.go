@@ -359,11 +359,8 @@ func (m *machine) checkSaid(said line, k task, gpus []gpu, fail func(string, ...
 		names[i] = fmt.Sprintf("%s (node %s)", g.pci, m.gpuNodes(g.pci))
 	}
 	locality := locality(k.cpus, gpus...)
-	mems := ""
-	if word, list, found := strings.Cut(k.policy, ":"); found && word != "default" {
-		mems = list
-	}
-	word := map[string]string{"default": "none", "prefer": "prefer", "prefer (many)": "prefer", "bind": "bind", "interleave": "interleave"}[strings.Split(k.policy, ":")[0]]
+	mode, mems, _ := strings.Cut(k.policy, ":")
+	word := map[string]string{"default": "none", "prefer": "prefer", "prefer (many)": "prefer", "bind": "bind", "interleave": "interleave"}[mode]
 	if said.gpus != strings.Join(names, ", ") || said.cpus != k.cpus.String() || said.mems != mems || said.policy != word || said.locality != locality {
 		fail("was told %q, the facts are: gpus %v, cpus %s, mems %s %s, %s", said.allText, names, k.cpus, mems, word, locality)
 	}

@@ -5,7 +5,6 @@ package vm
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -50,45 +49,71 @@ func testTwoJobs(t *testing.T, m *machine) {
 	}
 }
 
-// changing is what differs between any two jobs: ids, points in time, durations,
-// priorities, process ids.
-var changing = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\b\d\d:\d\d:\d\d\b|\b\d+:\d\d\b|\b\d{9,}\b|\b0\.\d{6,}\b|\bs[0-9A-Z]{13}\b|Pid=\S+|AllocNode:Sid=\S+`)
+// changing is what differs between any two jobs: points in time, durations,
+// priorities, process ids, the id by which 26.05 calls a job as well, and which of
+// the two schedulers was faster.
+var changing = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\b\d\d:\d\d:\d\d\b|\b\d+:\d\d\b|\b\d{9,}\b|\b0\.\d{6,}\b|\bs[0-9A-Z]{13}\b|Pid=\S+|AllocNode:Sid=\S+|Scheduler=\S+`)
+
+// describeScript submits a job, prints what Slurm says about it while its step
+// runs and after its end; the first line is its id.
+const describeScript = `#!/bin/bash
+rm -f /tmp/described
+job=$(sbatch --parsable -n2 --gpus=2 -o /dev/null "$@" /tmp/job) || exit
+echo $job
+for i in {1..200}; do
+	squeue -h -s -j $job | grep -q "$job\.0 " && break
+	sleep 0.1
+done
+squeue -j $job -o %all | tr '|' '\n'
+squeue -s -j $job
+scontrol -d show job $job
+scontrol show step $job
+touch /tmp/described
+for i in {1..200}; do
+	[ -z "$(squeue -h)" ] && break
+	sleep 0.1
+done
+scontrol -d show job $job
+`
 
 // Slurm says the same about a job with the option as about one without.
 func testJobLooksTheSame(t *testing.T, m *machine) {
-	if os.Getenv("GPUTUNE_VM_FULL") == "" {
-		t.Skip("what Slurm shows of a job is not compared reliably yet; set GPUTUNE_VM_FULL to try")
-	}
 	m.put(t, "/tmp/job", "#!/bin/bash\nsrun -n2 --gpus-per-task=1 sh -c 'until [ -e /tmp/described ]; do sleep 0.3; done'\n")
-	describe := func(option string) string {
+	m.put(t, "/tmp/describe", describeScript)
+	describe := func(option string) []string {
 		t.Helper()
-		job := strings.TrimSpace(m.must(t, "rm -f /tmp/described; sbatch --parsable -n2 --gpus=2 -o /dev/null "+option+" /tmp/job"))
-		output := m.must(t, fmt.Sprintf(`for i in $(seq 200); do [ -n "$(squeue -h -s -j %[1]s | grep '%[1]s\.0')" ] && break; sleep 0.1; done
-squeue -j %[1]s -o %%all | tr '|' '\n'; squeue -s -j %[1]s; scontrol -d show job %[1]s; scontrol show step %[1]s; touch /tmp/described
-for i in $(seq 200); do [ -z "$(squeue -h)" ] && break; sleep 0.1; done; scontrol -d show job %[1]s`, job))
-		output = strings.ReplaceAll(output, " "+option+" ", " ") // in the command line
-		return changing.ReplaceAllString(regexp.MustCompile(`\b`+job+`\b`).ReplaceAllString(output, "JOB"), "*")
-	}
-	without, with := describe("-Q"), describe("--gpu-numa-bind=mem=bind")
-	if !strings.Contains(without, "TresPerJob=gres") && !strings.Contains(without, "TresPerJob=gpu") && !strings.Contains(without, "gres/gpu") {
-		t.Fatalf("this is not what a job with GPUs looks like:\n%s", without)
-	}
-	a, b := strings.Split(without, "\n"), strings.Split(with, "\n")
-	if len(a) != len(b) {
-		t.Fatalf("%d lines without the option and %d with it", len(a), len(b))
-	}
-	for i := range a {
-		if strings.Join(strings.Fields(a[i]), " ") != strings.Join(strings.Fields(b[i]), " ") {
-			t.Errorf("without the option: %q, with it: %q", a[i], b[i])
+		job, output, _ := strings.Cut(m.must(t, "/tmp/describe "+option), "\n")
+		if option != "" { // since 25.05 the command line is shown
+			output = strings.ReplaceAll(output, " "+option+" ", " ")
 		}
+		for _, want := range []string{`JobState=RUNNING`, `JobState=COMPLETED`, `TresPerJob=gres[/:]gpu:2`, `StepId=` + job + `\.0 `, `TresPerTask=gres[/:]gpu[=:]1`} {
+			if !regexp.MustCompile(`\b` + want).MatchString(output) {
+				t.Fatalf("no %s: this is not what a job with GPUs looks like:\n%s", want, output)
+			}
+		}
+		output = regexp.MustCompile(`\b`+job+`\b`).ReplaceAllString(output, "JOB")
+		lines := strings.Split(changing.ReplaceAllString(output, "*"), "\n")
+		for i, line := range lines { // squeue's columns are as wide as their content
+			lines[i] = strings.Join(strings.Fields(line), " ")
+		}
+		return lines
+	}
+	without, with := describe(""), describe("--gpu-numa-bind=mem=bind")
+	for i := range min(len(without), len(with)) {
+		if without[i] != with[i] {
+			t.Errorf("without the option: %q, with it: %q", without[i], with[i])
+		}
+	}
+	if len(without) != len(with) {
+		t.Errorf("%d lines without the option, %d with it", len(without), len(with))
 	}
 	m.waitIdle(t)
 }
 
-// job is one of fifty: a command that returns when the job has ended.
+// job is one of fifty.
 type job struct {
-	command string
-	status  int // that it ends with; -1 for a job that is killed
+	command string // of jobsScript
+	status  int    // that the job ends with; -1 for one that is killed
 }
 
 // mixedJobs makes jobs of all kinds, with the option in some, the same each time.
@@ -104,85 +129,102 @@ func mixedJobs(count int) []job {
 		kinds := []job{
 			{"srun -Q -n1 --gpus=1 " + option() + " true", 0},
 			{"srun -Q -n2 --gpus-per-task=1 " + option() + " true", 0},
-			{"batch -n2 --gpus=2 'srun " + option() + " -n2 --gpus-per-task=1 true && srun -n1 true'", 0},
+			{"batch -n2 --gpus=2 'srun " + option() + " -n2 --gpus-per-task=1 true'", 0},
 			{"srun -Q -n1 --gpus=1 " + option() + " sh -c 'exit 3'", 3},
-			{"batch -n1 --gpus=1 " + option() + " 'srun -n1 --gpu-numa-bind=off true && exit 5'", 5},
+			{"batch -n1 --gpus=1 " + option() + " 'exit 5'", 5},
 			{"killed -n1 --gpus=1 'srun " + option() + " -n1 sleep 60'", -1},
-			{"srun -Q -n4 --gpus-per-task=1 " + option() + " true", 0},
-			{"batch -n2 --gpus=2 'srun --overlap -n1 --gpus=2 " + option() + " sleep 1 & srun --overlap -n2 --gpus=2 " + option() + " true; wait'", 0},
+			{"batch -n1 --gpus=1 " + option() + " true", 0},
+			{"batch -n2 --gpus=2 " + option() + " 'srun --overlap -n1 --gpus=2 " + option() + " sleep 1 & srun --overlap -n2 --gpus=2 true; wait'", 0},
 			{"srun -Q -n1 " + option() + " true", 0},
 			{"srun -Q -n1 --gpus=2 -c2 " + option() + " true", 0},
 		}
-		if round == 0 { // Slurm keeps the cores of such a job for half a minute
-			kinds = append(kinds, job{"cancelled -n1 --gpus=1 'srun " + option() + " -n1 sleep 60'", -1}, job{"lost -n1 --gpus=1 " + option(), -1})
+		if round == 0 { // the whole node, and two whose cores Slurm keeps for half a minute
+			kinds = append(kinds, job{"srun -Q -n4 --gpus-per-task=1 " + option() + " true", 0},
+				job{"cancelled -n1 --gpus=1 'srun " + option() + " -n1 sleep 60'", -1}, job{"lost -n1 --gpus=1 " + option(), -1})
 		}
 		jobs = append(kinds, jobs...) // these first, so that others pass by them
 	}
 	return jobs[:count]
 }
 
-// jobsScript runs a job for each line of standard input, some more at once than
-// the node has cores, and prints how each ended.
+// jobsScript starts a job for each line of standard input, and returns when all
+// have ended. Of each that srun starts it prints how that ended, of the others
+// their ids.
 const jobsScript = `#!/bin/bash
-batch() { sbatch -Q -W -o /dev/null "${@:1:$#-1}" --wrap "${@: -1}"; }
-submit() { sbatch --parsable -o /dev/null "${@:1:$#-1}" --wrap "${@: -1}"; }
-there() { [ -n "$(squeue -h -j "$1" 2>/dev/null)" ]; }
+batch() { sbatch --parsable -o /dev/null "${@:1:$#-1}" --wrap "${@: -1}"; }
+# Each squeue costs as much as a step's task: the job itself says how far it is.
+told() { batch "${@:1:$#-1}" "touch /tmp/started.\$SLURM_JOB_ID; ${*: -1}; status=\$?; touch /tmp/ended.\$SLURM_JOB_ID; exit \$status"; }
+await() { until [ -e "$1" ]; do sleep 0.5; done; }
 killed() { # its steps, at some point of their life
-	local id; id=$(submit "$@") || return
-	sleep $((RANDOM % 3)).$((RANDOM % 10))
-	while there "$id"; do scancel --signal=KILL "$id"; sleep 0.5; done
-	return 137
+	local id; id=$(told "$@") || return
+	{
+		await /tmp/started.$id
+		sleep $((RANDOM % 2)).$((RANDOM % 10))
+		until [ -e /tmp/ended.$id ]; do scancel --signal=KILL $id; sleep 1; done
+	} >/dev/null 2>&1 &
+	echo $id
 }
 cancelled() { # as a whole, as users do
-	local id; id=$(submit "$@") || return
-	sleep 2.$((RANDOM % 10))
-	scancel "$id"
-	while there "$id"; do sleep 1; done
-	return 137
+	local id; id=$(told "$@") || return
+	{
+		await /tmp/started.$id
+		sleep 1.$((RANDOM % 10))
+		scancel $id
+	} >/dev/null 2>&1 &
+	echo $id
 }
 lost() { # its srun is killed, once the step runs
 	srun -Q "$@" sleep 60 & local srun=$!
-	sleep 3.$((RANDOM % 10))
+	sleep 4.$((RANDOM % 10))
 	kill -9 $srun; wait $srun
 }
 number=0
 while read -r line; do
-	while [ "$(jobs -rp | wc -l)" -ge 6 ]; do wait -n; done
-	( eval "$line" </dev/null >/tmp/job.$number.out 2>&1; echo "job $number ended $?" ) 2>/dev/null &
+	case $line in
+	srun* | lost*)
+		while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
+		( eval "$line" </dev/null >/tmp/job.$number.out 2>&1; echo "job $number ended $?" ) 2>/dev/null & ;;
+	*) echo "job $number is $(eval "$line" </dev/null 2>/tmp/job.$number.out)" ;;
+	esac
 	number=$((number + 1))
 done
 wait
+while [ -n "$(squeue -h)" ]; do sleep 0.5; done
 `
 
 // Fifty jobs of all kinds, several at a time, leave nothing behind.
 func testFiftyJobs(t *testing.T, m *machine) {
 	jobs := mixedJobs(50)
 	var lines strings.Builder
-	for _, j := range jobs {
-		fmt.Fprintln(&lines, j.command)
-	}
-	m.put(t, "/tmp/jobs", jobsScript)
-	m.put(t, "/tmp/jobs.list", lines.String())
-	result := m.tryFor(t, 6*time.Minute, "/tmp/jobs </tmp/jobs.list")
-	for i, j := range jobs {
-		match := regexp.MustCompile(fmt.Sprintf(`(?m)^job %d ended (\d+)$`, i)).FindStringSubmatch(result.Output)
-		switch {
-		case match == nil:
-			t.Errorf("job %d did not end: %s", i, j.command)
-		case j.status < 0 && match[1] == "0", j.status >= 0 && match[1] != fmt.Sprint(j.status):
-			t.Errorf("job %d ended with %s, want %d: %s\n%s", i, match[1], j.status, j.command, m.must(t, fmt.Sprintf("cat /tmp/job.%d.out", i)))
-		}
-	}
-	m.checkClean(t)
-	m.must(t, "! grep -E 'error:.*gputune|fault in gputune' /var/log/slurm/slurmd.log")
 	with := 0
 	for _, j := range jobs {
+		fmt.Fprintln(&lines, j.command)
 		if strings.Contains(j.command, "gpu-numa-bind") {
 			with++
 		}
 	}
-	t.Logf("%d jobs, %d of them with the option, in %.0f s", len(jobs), with, result.Took.Seconds())
-	if started := strings.TrimSpace(m.must(t, "grep -c 'launch task' /var/log/slurm/slurmd.log")); started == "0" {
+	m.put(t, "/tmp/jobs", jobsScript)
+	m.put(t, "/tmp/jobs.list", lines.String())
+	result := m.tryFor(t, 12*time.Minute, "/tmp/jobs </tmp/jobs.list")
+	exits := map[string]string{} // status and signal, by Slurm's id
+	for _, match := range regexp.MustCompile(`(?m)^JobId=(\d+) .* ExitCode=(\d+:\d+) `).FindAllStringSubmatch(m.must(t, "scontrol -o show job"), -1) {
+		exits[match[1]] = strings.TrimSuffix(match[2], ":0")
+	}
+	ended := map[string]string{}
+	for _, match := range regexp.MustCompile(`(?m)^job (\d+) (is|ended) (\d+)$`).FindAllStringSubmatch(result.Output, -1) {
+		ended[match[1]] = match[3]
+		if match[2] == "is" {
+			ended[match[1]] = exits[match[3]]
+		}
+	}
+	for i, j := range jobs {
+		if status := ended[fmt.Sprint(i)]; status == "" || j.status < 0 && status == "0" || j.status >= 0 && status != fmt.Sprint(j.status) {
+			t.Errorf("job %d ended with %q, want %d: %s\n%s", i, status, j.status, j.command, m.must(t, fmt.Sprintf("cat /tmp/job.%d.out", i)))
+		}
+	}
+	m.checkClean(t)
+	if started := strings.TrimSpace(m.must(t, "grep -c 'launch task' /var/log/slurm/slurmd.log || true")); started == "0" {
 		t.Error("slurmd's log shows no step")
 	}
+	t.Logf("%d jobs, %d of them with the option, in %.0f s", len(jobs), with, result.Took.Seconds())
 }

@@ -81,7 +81,7 @@ func start(t *testing.T, suite numavm.Suite, topology, settings string) *machine
 	m := &machine{VM: vm, suite: suite, log: &strings.Builder{}}
 	t.Cleanup(func() { m.explain(t) })
 	began := time.Now()
-	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' slurm-up",
+	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' SLURM_EXTRA=FirstJobId=4001 slurm-up",
 		guestBuild, suite.Slurm(), settings, plugstack))
 	var memoryOnly idset.Set
 	for id, n := range topo.Nodes {
