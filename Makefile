@@ -120,6 +120,7 @@ test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger
 	$(GO) vet ./...
 	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
 	$(GO) test ./internal/ledger ./tests/fakenvml # every kill point, which the race detector has no time for
+	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 
 .PHONY: test-slurm
 test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loopback
@@ -132,6 +133,8 @@ test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in 
 .PHONY: bench
 bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench
+	@echo "Prolog and Epilog (aims: 10 ms for a job without options, 20 ms of their own for eight GPUs)"
+	@$(GO) test -run '^$$' -bench . -benchtime 100x ./tests/node
 	@echo "planning (aim: 1 ms) and reading a machine"
 	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology
 
