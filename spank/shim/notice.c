@@ -121,6 +121,18 @@ static bool exists(const char *path)
 	return lstat(path, &status) == 0;
 }
 
+/* Here the reason cannot be seen: the Prolog is not gputune's, or writes elsewhere. */
+static char *no_report(const char *run)
+{
+	char why[GPUTUNE_PATH + 200];
+	struct text text = text_in(why, sizeof(why));
+
+	text_add(&text, ": not applied: gputune-prolog has left no report in ");
+	text_add(&text, run);
+	text_add(&text, "/jobs: is it the Prolog of slurm.conf, and run= of plugstack.conf its paths.run?");
+	return job_options_lines(why);
+}
+
 void notice_open(spank_t sp, const struct settings *settings)
 {
 	char path[GPUTUNE_PATH], other[GPUTUNE_PATH];
@@ -137,6 +149,7 @@ void notice_open(spank_t sp, const struct settings *settings)
 	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == SLURM_EXTERN_CONT ||
 	    spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
 		return;
+	job_options_of(sp, job);
 	text_add(&start, "gputune: ");
 	text_add(&start, node ? node : "this node");
 	text_add(&start, ": ");
@@ -153,7 +166,7 @@ void notice_open(spank_t sp, const struct settings *settings)
 		return;
 	if (exists(file(path, settings, job, ".json")) || exists(other))
 		return;
-	notice.text = job_options_lines(": not applied: gputune-prolog did not run for this job (slurm.conf: Prolog)");
+	notice.text = no_report(settings->run);
 	notice.lines = notice.text;
 }
 

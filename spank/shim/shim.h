@@ -46,11 +46,14 @@ int submit_check(const struct settings *settings, const char *name, const char *
 
 /* joboptions.c */
 void job_options_register(spank_t sp, const struct settings *settings);
-/* srun, sbatch, salloc, when all options are known. */
+/* srun, sbatch, salloc, when all options of the job or of one of its components are known. */
 void job_options_pass(spank_t sp);
 /* slurmstepd: whether srun says that this step need not tell what became of
  * the options. What says so is taken out of the step's environment. */
 bool job_options_heard(spank_t sp);
+/* slurmstepd: in a heterogeneous job, leaves of the options those of the component that is this job.
+ * What tells them is taken out of the step's environment. */
+void job_options_of(spank_t sp, uint32_t job);
 bool job_options_given(void);
 /* A line for each option that was given, why at its end. To be freed. */
 char *job_options_lines(const char *why);

@@ -137,7 +137,8 @@ func TestNoticeOfManyLines(t *testing.T) {
 func TestJobOptionsThatNobodyCarriedOut(t *testing.T) {
 	s := startProlog(t, "", site.Options{Bed: bed.Options{ExtraSlurmConf: []string{"LaunchParameters=use_interactive_step"}}})
 	line := func(option string) string {
-		return fmt.Sprintf("gputune: %s: warning: %s: not applied: gputune-prolog did not run for this job (slurm.conf: Prolog)\n", s.Node, option)
+		return fmt.Sprintf("gputune: %s: warning: %s: not applied: gputune-prolog has left no report in %s/jobs: "+
+			"is it the Prolog of slurm.conf, and run= of plugstack.conf its paths.run?\n", s.Node, option, s.run)
 	}
 	want := line("--gpu-clocks=1200")
 	for name, arguments := range map[string][]string{
