@@ -24,6 +24,7 @@ func main() {
 		Deadline: func(site conf.Config) time.Duration { return time.Duration(site.Job.EpilogDeadline) },
 		Quick:    func(h *job.Host) bool { return !h.Holds() },
 		Work:     func(ctx context.Context, h *job.Host) error { return h.Epilog(ctx) },
+		Again:    true,
 		Broken:   1,
 		Lost:     func(_ *job.Host, why error) error { return why },
 	}.Main(os.Args[1:]))

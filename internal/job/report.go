@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -185,4 +186,32 @@ func (r reports) remove(job string) error {
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// applied returns the jobs whose reports say that something was changed. What is
+// no report is left out.
+func (r reports) applied() ([]string, error) {
+	names, err := r.List(reportsFolder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, name := range names {
+		id, isReport := strings.CutSuffix(name, reportSuffix)
+		if !isReport {
+			continue
+		}
+		text, err := r.Read(reportName(id, reportSuffix))
+		var report Report
+		if err != nil || json.Unmarshal(text, &report) != nil {
+			continue
+		}
+		if slices.ContainsFunc(report.Options, func(o Option) bool { return o.State == Applied }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }

@@ -35,6 +35,14 @@ func (h *Host) RestoreAll(ctx context.Context) error {
 			other = append(other, h.reports().remove(id))
 		}
 	}
+	// A restore that was killed may have put a job back and left its reports.
+	ids, unread := h.reports().applied()
+	other = append(other, unread)
+	for _, id := range ids {
+		if !h.held(id) {
+			other = append(other, h.reports().remove(id))
+		}
+	}
 	if err != nil && report.Err() == nil {
 		other = append(other, err)
 	}

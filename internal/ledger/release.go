@@ -112,6 +112,7 @@ type undoing struct {
 	value   string // to write, if write is true
 	write   bool
 	shared  bool // other jobs hold the key, and value is not the one before
+	again   bool // value is there, but a write that failed may take effect yet
 }
 
 // release puts back a record's entries and removes it, or what of it could not
@@ -148,7 +149,9 @@ func (l *Ledger) release(ctx context.Context, r *record, steps []*step) (Report,
 			if u.shared {
 				u.outcome.Action = StillHeld
 			}
-			if err := u.put(ctx); err != nil {
+			if err := u.put(ctx); u.again && (err == nil || u.still(ctx)) {
+				u.outcome.Action = Unchanged
+			} else if err != nil {
 				u.outcome.Action = Failed
 				u.outcome.Err = fmt.Errorf("job %s: %s: put back %s: %w", r.Job, u.outcome.Key, u.value, err)
 			}
@@ -239,6 +242,10 @@ func (u *undoing) mend(e entry, broken *step) {
 	switch {
 	case u.outcome.Action == Drifted:
 		u.write = true
+	case u.outcome.Action == Unchanged:
+		// A driver that timed out, or that reads as it was for a while, may
+		// carry it out later. The value before is the last thing it is told.
+		u.write, u.again, u.setting = true, true, broken.setting
 	case u.outcome.Action == StillHeld && !e.WriteOnly:
 		// What the other jobs had there, or who had taken over.
 		u.write, u.shared, u.setting, u.value = true, true, broken.setting, broken.current
@@ -262,6 +269,13 @@ func (l *Ledger) announce(r *record, todo []undoing) {
 		// A full disk is no reason to leave the node changed.
 		l.log.Warn("cannot write that a job's settings are put back", "job", r.Job, "error", err)
 	}
+}
+
+// still tells whether a key has the value before although it could not be
+// written.
+func (u *undoing) still(ctx context.Context) bool {
+	current, err := u.setting.Read(ctx)
+	return err == nil && current == u.value
 }
 
 // put writes the value that was there before.

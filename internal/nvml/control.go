@@ -146,12 +146,15 @@ func (d *device) UnlockSMClocks() error {
 
 // CanLockMemoryClocks implements setting.Device. NVML's header promises the
 // lock from Ampere on; asking it otherwise means setting it.
-func (d *device) CanLockMemoryClocks() bool {
+func (d *device) CanLockMemoryClocks() (bool, error) {
 	if !d.session.has("nvmlDeviceSetMemoryLockedClocks") || !d.session.has("nvmlDeviceGetArchitecture") {
-		return false
+		return false, nil
 	}
 	architecture, ret := d.handle.GetArchitecture()
-	return ret == nvml.SUCCESS && architecture >= nvml.DEVICE_ARCH_AMPERE
+	if ret == nvml.ERROR_NOT_SUPPORTED {
+		return false, nil
+	}
+	return architecture >= nvml.DEVICE_ARCH_AMPERE, d.done("architecture", ret)
 }
 
 // LockMemoryClocks implements setting.Device.

@@ -43,6 +43,8 @@ type Program struct {
 	Quick func(*job.Host) bool
 	// Work does the work. A panic in it is like the death of the child.
 	Work func(context.Context, *job.Host) error
+	// Again says that work whose child died is done a second time.
+	Again bool
 	// Undo is run in a child of its own after one that died or was killed because
 	// its time was over; nil is nothing.
 	Undo func(context.Context, *job.Host) error
@@ -164,6 +166,10 @@ func (p Program) supervise(h *job.Host, config string, limit time.Duration) erro
 		workEnd = begin.Add(limit - limit/4)
 	}
 	err := p.child(h, config, roleWork, workEnd)
+	if p.Again && errors.Is(err, errDied) {
+		fmt.Fprintf(h.Output, "%v: trying again\n", err)
+		err = p.child(h, config, roleWork, workEnd)
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -177,6 +183,9 @@ func (p Program) supervise(h *job.Host, config string, limit time.Duration) erro
 	return p.Lost(h, err)
 }
 
+// errDied is a child that ended in the middle of its work.
+var errDied = errors.New("the process that did the work")
+
 // errStuck is a child that did not even end when it was killed.
 var errStuck = errors.New("it hangs in the driver")
 
@@ -187,6 +196,7 @@ const patience = time.Second
 func (p Program) child(h *job.Host, config, role string, end time.Time) error {
 	left := time.Until(end).Round(time.Millisecond)
 	command := exec.Command("/proc/self/exe", "--role="+role, "--config="+config, "--limit="+left.String())
+	command.Args[0] = p.Name // what ps and the ledger's locks say
 	command.Env = h.Relevant()
 	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	output, err := command.StderrPipe()
@@ -224,7 +234,7 @@ func (p Program) child(h *job.Host, config, role string, end time.Time) error {
 	case errors.As(err, &status) && status.ExitCode() == exitFailed:
 		return errFailed
 	default:
-		return fmt.Errorf("the process that did the work: %w", err)
+		return fmt.Errorf("%w: %w", errDied, err)
 	}
 }
 

@@ -38,7 +38,11 @@ func (s memoryClocks) Check(_ context.Context, value string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !device.CanLockMemoryClocks() {
+	can, err := device.CanLockMemoryClocks()
+	if err != nil {
+		return "", err
+	}
+	if !can {
 		return "", fmt.Errorf("%s: memory clocks: locking is %w", of(device), ErrUnsupported)
 	}
 	clocks, err := device.MemoryClocks()
@@ -85,8 +89,12 @@ func MemoryClock(env *Environment, uuid string) (Setting, error) {
 	if err != nil {
 		return nil, err
 	}
+	can, err := device.CanLockMemoryClocks()
+	if err != nil {
+		return nil, err
+	}
 	name := ApplicationClocksName
-	if device.CanLockMemoryClocks() {
+	if can {
 		name = MemoryClocksName
 	}
 	return Parse(env, GPUKey(uuid, name))

@@ -24,7 +24,7 @@ type Device interface {
 	// cannot do it.
 	LockMemoryClocks(low, high uint32) error
 	UnlockMemoryClocks() error
-	CanLockMemoryClocks() bool
+	CanLockMemoryClocks() (bool, error)
 
 	// ApplicationClocks are memory and graphics clock in MHz that the GPU is
 	// asked to run applications at; GPUs have them as long as clocks cannot be

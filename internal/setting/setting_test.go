@@ -43,8 +43,8 @@ func (d *fakeDevice) LockMemoryClocks(low, high uint32) error {
 	d.memLow, d.memHigh = low, high
 	return d.fails
 }
-func (d *fakeDevice) UnlockMemoryClocks() error { return d.LockMemoryClocks(0, 0) }
-func (d *fakeDevice) CanLockMemoryClocks() bool { return !d.cannotLockMemory }
+func (d *fakeDevice) UnlockMemoryClocks() error          { return d.LockMemoryClocks(0, 0) }
+func (d *fakeDevice) CanLockMemoryClocks() (bool, error) { return !d.cannotLockMemory, nil }
 
 func (d *fakeDevice) ApplicationClocks() (uint32, uint32, error) {
 	return d.appMemory, d.appGraphics, d.fails

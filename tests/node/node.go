@@ -7,14 +7,18 @@ package node
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
+	"gputune/internal/job"
 	"gputune/internal/topology"
 	"gputune/tests/fakenvml"
 	"gputune/tests/machines"
@@ -65,7 +69,7 @@ func Make(ctx context.Context, dir, machine, config string) (*Node, error) {
 	if n.Machine, err = description.Machine(filepath.Join(dir, "machine")); err != nil {
 		return nil, err
 	}
-	if n.NVML, err = fakenvml.Build(ctx, filepath.Join(dir, "nvml")); err != nil {
+	if n.NVML, err = driver(filepath.Join(dir, "nvml")); err != nil {
 		return nil, err
 	}
 	if err := n.NVML.Describe(ctx, Driver(n.Machine)); err != nil {
@@ -96,6 +100,46 @@ func (n *Node) Configure(config string) error {
 	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\nstate = %q\nrun = %q\n%s",
 		filepath.Join(n.Dir, "machine"), filepath.Join(n.Dir, "topology.json"), n.State, n.Run, config)
 	return os.WriteFile(n.Config, []byte(text), 0o644)
+}
+
+// built has the files of the fake NVML, which takes seconds to compile, by name.
+var built = sync.OnceValues(func() (map[string][]byte, error) {
+	folder, err := os.MkdirTemp("", "fakenvml-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	if _, err := fakenvml.Build(context.Background(), folder); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for _, entry := range entries {
+		if files[entry.Name()], err = os.ReadFile(filepath.Join(folder, entry.Name())); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+})
+
+// driver puts a fake NVML into a folder, which it makes.
+func driver(folder string) (fakenvml.Library, error) {
+	files, err := built()
+	if err != nil {
+		return fakenvml.Library{}, err
+	}
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		return fakenvml.Library{}, err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), text, 0o755); err != nil {
+			return fakenvml.Library{}, err
+		}
+	}
+	return fakenvml.Library{Folder: folder}, nil
 }
 
 // tree returns the top folder of the source tree.
@@ -171,6 +215,52 @@ func (n *Node) Prolog(ctx context.Context, j Job) (Result, error) {
 // Epilog runs gputune-epilog for a job.
 func (n *Node) Epilog(ctx context.Context, j Job) (Result, error) {
 	return Finish(n.Program(ctx, "gputune-epilog", j))
+}
+
+// Restore runs gputune restore: --all or --job=ID.
+func (n *Node) Restore(ctx context.Context, which string) (Result, error) {
+	return Finish(n.Program(ctx, "gputune", Job{}, "restore", which))
+}
+
+// Reported returns what the Prolog reported on a job, and the notice for the
+// user, which may be missing.
+func (n *Node) Reported(id int) (job.Report, string, error) {
+	var report job.Report
+	path := filepath.Join(n.Run, "jobs", strconv.Itoa(id))
+	text, err := os.ReadFile(path + ".json")
+	if err != nil {
+		return report, "", err
+	}
+	if err := json.Unmarshal(text, &report); err != nil {
+		return report, "", fmt.Errorf("%w: %s", err, text)
+	}
+	notice, err := os.ReadFile(path + ".notice")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return report, "", err
+	}
+	return report, string(notice), nil
+}
+
+// Processes returns the ids of processes that use the node's driver: those of
+// gputune's programs that have not ended.
+func (n *Node) Processes() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var list []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		// One that has just ended, or belongs to nobody, has none.
+		environ, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
+		if slices.ContainsFunc(n.NVML.Environ(), func(v string) bool { return bytes.Contains(environ, []byte(v+"\x00")) }) {
+			list = append(list, pid)
+		}
+	}
+	return list, nil
 }
 
 // Left returns the files of jobs that are in gputune's folders: records of the
