@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"gputune/internal/option"
-	"gputune/internal/setting"
 )
 
 // Baseline is what a site keeps its GPUs at between jobs. A job's changes are
@@ -18,6 +17,10 @@ type Baseline struct {
 	ComputeMode  BaselineMode        `toml:"compute_mode"`
 }
 
+// unlocked is setting.Unlocked. This package is part of the plugin's core, which
+// has no use for settings.
+const unlocked = "unlocked"
+
 // BaselineClock is "", "unlocked", a clock or a range in MHz.
 type BaselineClock string
 
@@ -26,7 +29,7 @@ func (b *BaselineClock) UnmarshalTOML(value any) error {
 	text, isText := value.(string)
 	clocks, err := option.ParseClocks(text)
 	isRange := err == nil && clocks.SM.Word == "" && clocks.Memory.IsZero()
-	if !isText || text != "" && text != setting.Unlocked && !isRange {
+	if !isText || text != "" && text != unlocked && !isRange {
 		return wrong(value, `"", "unlocked", MHZ or MIN-MAX`)
 	}
 	*b = BaselineClock(text)
@@ -70,22 +73,4 @@ func (b *BaselineMode) UnmarshalTOML(value any) error {
 	}
 	*b = BaselineMode(text)
 	return nil
-}
-
-// Before returns what to put back for a setting of a GPU, by the last part of
-// its key; "" is what was found.
-func (b Baseline) Before(name string) string {
-	switch name {
-	case setting.SMClocksName:
-		return string(b.SMClocks)
-	case setting.MemoryClocksName:
-		return string(b.MemoryClocks)
-	case setting.PowerLimitName:
-		return string(b.Power)
-	case setting.PersistenceName:
-		return string(b.Persistence)
-	case setting.ComputeModeName:
-		return string(b.ComputeMode)
-	}
-	return ""
 }

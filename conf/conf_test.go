@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"gputune/internal/placement"
-	"gputune/internal/setting"
 )
 
 func write(t *testing.T, text string) string {
@@ -161,14 +160,6 @@ power = "700"
 	want.Baseline = Baseline{SMClocks: "345-1800", Persistence: "on", Power: "700"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
-	}
-	for name, value := range map[string]string{
-		setting.SMClocksName: "345-1800", setting.PowerLimitName: "700", setting.PersistenceName: "on",
-		setting.MemoryClocksName: "", setting.ComputeModeName: "", setting.ApplicationClocksName: "",
-	} {
-		if got.Baseline.Before(name) != value {
-			t.Errorf("%s is put back to %q, want %q", name, got.Baseline.Before(name), value)
-		}
 	}
 }
 

@@ -429,7 +429,7 @@ func (h *Host) changes(ctx context.Context, env *setting.Environment, options []
 	}
 	for i := range changes {
 		key := changes[i].Setting.Key()
-		before := h.Site.Baseline.Before(key[strings.LastIndexByte(key, '/')+1:])
+		before := baseline(h.Site.Baseline, key[strings.LastIndexByte(key, '/')+1:])
 		if before == "" {
 			continue
 		}

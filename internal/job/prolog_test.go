@@ -69,6 +69,18 @@ func TestEveryOptionHasAWish(t *testing.T) {
 	}
 }
 
+func TestBaseline(t *testing.T) {
+	b := conf.Baseline{SMClocks: "345-1800", Persistence: "on", Power: "700"}
+	for name, value := range map[string]string{
+		setting.SMClocksName: "345-1800", setting.PowerLimitName: "700", setting.PersistenceName: "on",
+		setting.MemoryClocksName: "", setting.ComputeModeName: "", setting.ApplicationClocksName: "",
+	} {
+		if baseline(b, name) != value {
+			t.Errorf("%s is put back to %q, want %q", name, baseline(b, name), value)
+		}
+	}
+}
+
 // A site's broken file allows nothing: it could have been there to forbid.
 func TestBrokenConfiguration(t *testing.T) {
 	h, output := host(t, "SPANK_GPUTUNE_GPU_POWER=500")
