@@ -50,8 +50,9 @@ func restoreCommand() *cobra.Command {
 	return command
 }
 
-// thisHost is this node for package job. A configuration with an error is
-// refused: it does not say where the ledger is.
+// thisHost is this node for package job, with output for lines. A configuration
+// with an error is refused: a person is there to mend it, and it may be in what it
+// says of the ledger's place.
 func thisHost(config string, output io.Writer) (*job.Host, error) {
 	site, err := conf.Load(config)
 	if err != nil {

@@ -4,17 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"gputune/conf"
-	"gputune/internal/job"
 	"gputune/internal/ledger"
-	"gputune/internal/nvml"
 )
 
 func statusCommand() *cobra.Command {
@@ -27,11 +23,11 @@ func statusCommand() *cobra.Command {
 			if format != "text" && format != "json" {
 				return refusal{fmt.Errorf("--format %q: want text or json", format)}
 			}
-			site, err := conf.Load(config)
+			h, err := thisHost(config, command.ErrOrStderr())
 			if err != nil {
-				return fmt.Errorf("%w: what jobs have changed is where it says", err)
+				return err
 			}
-			l, env, err := job.Open("/", site, nvml.New().Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			l, env, err := h.Open()
 			if err != nil {
 				return err
 			}

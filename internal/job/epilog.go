@@ -24,7 +24,7 @@ func (h *Host) Epilog(ctx context.Context) error {
 		return err
 	}
 	if h.SiteError != nil {
-		h.say("%v: the defaults are used", h.SiteError)
+		h.say("%v: the defaults are used, but for its paths", h.SiteError)
 	}
 	if h.held(id) {
 		err = h.release(ctx, id, "")
@@ -47,11 +47,20 @@ func (e SaidError) Unwrap() error { return e.Err }
 // release puts back what a job holds and writes a line for each result. Its
 // error is a SaidError.
 func (h *Host) release(ctx context.Context, id, why string) error {
-	l, env, err := h.open()
+	l, env, err := h.Open()
 	if err != nil {
 		h.say("job %s: %v", id, err)
 		return SaidError{err}
 	}
+	err = h.releaseFrom(ctx, l, id, why)
+	if closed := env.Close(); closed != nil {
+		h.say("%v", closed)
+	}
+	return err
+}
+
+// releaseFrom is release with the ledger open.
+func (h *Host) releaseFrom(ctx context.Context, l *ledger.Ledger, id, why string) error {
 	if why != "" {
 		h.say("job %s: %s: putting it back", id, why)
 	}
@@ -61,9 +70,6 @@ func (h *Host) release(ctx context.Context, id, why string) error {
 	}
 	if err != nil && report.Err() == nil {
 		h.say("job %s: %v", id, err)
-	}
-	if closed := env.Close(); closed != nil {
-		h.say("%v", closed)
 	}
 	if err != nil {
 		return SaidError{err}

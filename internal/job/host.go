@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -43,8 +42,8 @@ type Host struct {
 // getenv is getenv(3) of slurmd's environment.
 func (h *Host) getenv(name string) (string, bool) {
 	for _, variable := range h.Environ {
-		if len(variable) > len(name) && variable[:len(name)] == name && variable[len(name)] == '=' {
-			return variable[len(name)+1:], true
+		if value, found := strings.CutPrefix(variable, name+"="); found {
+			return value, true
 		}
 	}
 	return "", false
@@ -56,11 +55,11 @@ func (h *Host) getenv(name string) (string, bool) {
 func (h *Host) Relevant() []string {
 	var list []string
 	unknown := 0
+	known := knownVariables()
 	for _, variable := range h.Environ {
 		name, _, _ := strings.Cut(variable, "=")
 		_, ours := option.JobOptionName(name)
-		known := slices.ContainsFunc(option.JobOptions(), func(o option.JobOption) bool { return o.Variable() == name })
-		if ours && !known {
+		if ours && !known[name] {
 			if unknown++; unknown > 2*maxUnknown {
 				continue
 			}
@@ -72,25 +71,29 @@ func (h *Host) Relevant() []string {
 	return list
 }
 
+// knownVariables returns the names of the variables that options come in.
+func knownVariables() map[string]bool {
+	known := map[string]bool{}
+	for _, o := range option.JobOptions() {
+		known[o.Variable()] = true
+	}
+	return known
+}
+
 // say writes one line.
 func (h *Host) say(format string, arguments ...any) {
 	fmt.Fprintf(h.Output, format+"\n", arguments...)
 }
 
-// open returns the ledger and what its settings work on. The caller closes that.
-func (h *Host) open() (*ledger.Ledger, *setting.Environment, error) {
-	return Open(h.Root, h.Site, h.NVML, slog.New(lines{h.Output}))
-}
-
 // Open returns the node's ledger, and what its settings work on, which the
-// caller closes. root is prepended to the ledger's folder.
-func Open(root string, site conf.Config, nvml func() (setting.Devices, error), log *slog.Logger) (*ledger.Ledger, *setting.Environment, error) {
-	environment := setting.NewEnvironment(string(site.Paths.Machine), nvml)
-	l, err := ledger.Open(string(site.Paths.State), ledger.Options{
-		Root:     root,
+// caller closes.
+func (h *Host) Open() (*ledger.Ledger, *setting.Environment, error) {
+	environment := setting.NewEnvironment(string(h.Site.Paths.Machine), h.NVML)
+	l, err := ledger.Open(string(h.Site.Paths.State), ledger.Options{
+		Root:     h.Root,
 		Resolve:  func(key string) (setting.Setting, error) { return setting.Parse(environment, key) },
-		Log:      log,
-		LockWait: time.Duration(site.Job.LockWait),
+		Log:      slog.New(lines{h.Output}),
+		LockWait: time.Duration(h.Site.Job.LockWait),
 	})
 	return l, environment, err
 }

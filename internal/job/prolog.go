@@ -169,24 +169,20 @@ func (h *Host) tell(report *Report, options []*asked) {
 // carried out. All of it can come from anybody who can submit a job.
 func (h *Host) read() []*asked {
 	var options []*asked
-	known := map[string]bool{}
 	for _, o := range option.JobOptions() {
-		known[o.Variable()] = true
 		value, given := h.getenv(o.Variable())
 		if !given {
 			continue
 		}
-		a := &asked{Option: Option{Name: o.Name, Value: option.Shown(value)}}
-		if err := o.Check(value); err != nil {
+		a := &asked{Option: Option{Name: o.Name, Value: value}} // what the grammar accepts is short and printable
+		var err error
+		if a.wish, err = wishes[o.Name](value, h.Site); err != nil {
+			a.Value = option.Shown(value)
 			a.refuse(err)
-		} else {
-			a.Value = value // of few bytes, all printable
-			if a.wish, err = wishes[o.Name](value, h.Site); err != nil {
-				a.refuse(err)
-			}
 		}
 		options = append(options, a)
 	}
+	known := knownVariables()
 	unknown := slices.DeleteFunc(h.variables(), func(name string) bool { return known[name] })
 	for _, variable := range unknown[:min(len(unknown), maxUnknown)] {
 		name, _ := option.JobOptionName(variable)
@@ -221,10 +217,9 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 		for _, a := range granted(options) {
 			a.refuse(refused)
 		}
-		h.over(options)
 		return ""
 	}
-	l, env, err := h.open()
+	l, env, err := h.Open()
 	if err != nil {
 		return err.Error()
 	}
@@ -346,7 +341,7 @@ func (h *Host) clear(ctx context.Context, l *ledger.Ledger, job slurm.Job, gpus 
 		case runs:
 			return fmt.Errorf("job %s, which runs on this node, has changed a GPU that Slurm has given to this one: do gres.conf and the devices agree?", holder)
 		}
-		if err := h.release(ctx, holder, "it has ended and left GPUs changed"); err != nil {
+		if err := h.releaseFrom(ctx, l, holder, "it has ended and left GPUs changed"); err != nil {
 			return fmt.Errorf("job %s has left a GPU changed that cannot be put back: %w", holder, err)
 		}
 		if err := h.reports().remove(holder); err != nil {

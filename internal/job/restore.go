@@ -19,7 +19,7 @@ func (h *Host) Restore(ctx context.Context, id string) error {
 // those: others have only been refused something, and may run. It goes on after
 // a failure.
 func (h *Host) RestoreAll(ctx context.Context) error {
-	l, env, err := h.open()
+	l, env, err := h.Open()
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ type Program struct {
 const (
 	exitDone   = 0
 	exitFailed = 1
-	exitUsage  = 2
+	exitBroken = 2 // of a child that has not done its work
 )
 
 // The roles of the process that does the work; the parent has none.
@@ -104,7 +104,7 @@ func (p Program) Main(arguments []string) (status int) {
 	limit := cmp.Or(*within, p.Deadline(h.Site))
 	broken := p.Broken
 	if *role != "" {
-		broken = exitUsage // none that a child that has done its work returns
+		broken = exitBroken
 	}
 	defer func() {
 		if fault := recover(); fault != nil {
