@@ -1,12 +1,14 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What an ended job has left is put back before the next job's GPUs are set, also
@@ -56,9 +58,7 @@ func waitForTitle(t *testing.T, pid int, title string) {
 		if err == nil && strings.HasPrefix(string(text), title) {
 			return
 		}
-		if err := exec.Command("sleep", "0.02").Run(); err != nil {
-			t.Fatal(err)
-		}
+		time.Sleep(20 * time.Millisecond)
 	}
 	t.Fatalf("process %d is not %s", pid, title)
 }
@@ -89,22 +89,18 @@ func TestConfigurationBrokenMeanwhile(t *testing.T) {
 
 // Where the number of a GPU is not known for sure nothing is changed.
 func TestDoubt(t *testing.T) {
-	for name, files := range map[string]map[string]string{
-		"no gres.conf":  {"etc/gres.conf": "", "etc/slurm.conf": "ClusterName=test\nGresTypes=gpu\nNodeName=other Gres=gpu:4\n"},
-		"no slurm.conf": {"etc/slurm.conf": "NodeName=[ Gres=\n"},
+	for name, spoil := range map[string]func(etc string) error{
+		"no gres.conf": func(etc string) error {
+			text := "ClusterName=test\nGresTypes=gpu\nNodeName=other Gres=gpu:4\n"
+			return errors.Join(os.Truncate(etc+"/gres.conf", 0), os.WriteFile(etc+"/slurm.conf", []byte(text), 0o644))
+		},
+		"no slurm.conf": func(etc string) error { return os.Remove(etc + "/slurm.conf") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := begin(t, "")
 			before := n.state(t)
-			for file, text := range files {
-				if err := os.WriteFile(filepath.Join(n.Dir, file), []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if name == "no slurm.conf" {
-				if err := os.Remove(filepath.Join(n.Dir, "etc/slurm.conf")); err != nil {
-					t.Fatal(err)
-				}
+			if err := spoil(filepath.Join(n.Dir, "etc")); err != nil {
+				t.Fatal(err)
 			}
 			j := Job{ID: 3, GPUs: "0", Options: one("gpu-power", "500")}
 			n.prolog(t, j)
@@ -123,11 +119,10 @@ func TestManyVariables(t *testing.T) {
 	n := begin(t, "")
 	before := n.state(t)
 	j := Job{ID: 3, GPUs: "0", Options: one("gpu-power", "500")}
+	command := n.Program(t.Context(), "gputune-prolog", j)
 	for i := range 30_000 {
-		j.Env = append(j.Env, fmt.Sprintf("SPANK_GPUTUNE_X%d=", i))
+		command.Env = append(command.Env, fmt.Sprintf("SPANK_GPUTUNE_X%d=", i))
 	}
-	command := n.Program(t.Context(), "gputune-prolog", Job{ID: 3, GPUs: "0", Options: j.Options})
-	command.Env = append(command.Env, j.Env...)
 	result, err := Finish(command)
 	if err != nil || result.Code != 0 || strings.Count(result.Output, "\n") > 10 {
 		t.Errorf("status %d, %v, %d lines", result.Code, err, strings.Count(result.Output, "\n"))

@@ -40,45 +40,53 @@ func TestCoreIsLoadedOnlyWhereItIsNeeded(t *testing.T) {
 		{"on", []string{"--gpu-numa-bind"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			command := s.Command("srun", append(append([]string{"-n1", "--gpus=1"}, c.arguments...), "sh", "-c", "echo started; read line")...)
-			stdin, writer, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer writer.Close()
-			command.Stdin = stdin
-			if err := command.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			stdin.Close()
-			if err := command.WaitOutput(t.Context(), "started"); err != nil {
-				t.Fatal(err)
-			}
-			stepds := s.Stepds()
-			if len(stepds) == 0 {
-				t.Fatal("no slurmstepd")
-			}
-			for _, pid := range stepds {
-				text := maps(t, pid)
+			duringStep(t, s, func(srun *bed.Cmd, stepd int) {
+				text := maps(t, stepd)
 				if !strings.Contains(text, "spank_gputune.so") {
-					t.Errorf("slurmstepd %d has not loaded the plugin", pid)
+					t.Errorf("slurmstepd %d has not loaded the plugin", stepd)
 				}
 				if got := strings.Contains(text, "libgputune.so"); got != c.core {
-					t.Errorf("slurmstepd %d has the core mapped: %v, want %v", pid, got, c.core)
+					t.Errorf("slurmstepd %d has the core mapped: %v, want %v", stepd, got, c.core)
 				}
-			}
-			for name, pid := range map[string]int{"srun": command.Pid(), "slurmd": s.Pid(bed.Slurmd)} {
-				if strings.Contains(maps(t, pid), "libgputune.so") {
-					t.Errorf("%s has the core mapped", name)
+				for name, pid := range map[string]int{"srun": srun.Pid(), "slurmd": s.Pid(bed.Slurmd)} {
+					if strings.Contains(maps(t, pid), "libgputune.so") {
+						t.Errorf("%s has the core mapped", name)
+					}
 				}
-			}
-			if _, err := writer.WriteString("\n"); err != nil {
-				t.Fatal(err)
-			}
-			if result, err := command.Wait(); err != nil || result.Code != 0 {
-				t.Errorf("code %d, %v", result.Code, err)
-			}
+			}, append([]string{"--gpus=1"}, c.arguments...)...)
 		})
+	}
+}
+
+// duringStep calls look with srun and each slurmstepd of a step whose task has begun.
+func duringStep(t *testing.T, s *site.Site, look func(srun *bed.Cmd, stepd int), arguments ...string) {
+	t.Helper()
+	command := s.Command("srun", append(append([]string{"-n1"}, arguments...), "sh", "-c", "echo started; read line")...)
+	stdin, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	command.Stdin = stdin
+	if err := command.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stdin.Close()
+	if err := command.WaitOutput(t.Context(), "started"); err != nil {
+		t.Fatal(err)
+	}
+	stepds := s.Stepds()
+	if len(stepds) == 0 {
+		t.Fatal("no slurmstepd")
+	}
+	for _, pid := range stepds {
+		look(command, pid)
+	}
+	if _, err := writer.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	if result, err := command.Wait(); err != nil || result.Code != 0 {
+		t.Fatalf("%v, %v", result, err)
 	}
 }
 

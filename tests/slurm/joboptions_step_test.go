@@ -29,40 +29,8 @@ func TestJobOptionsDoNotLoadTheCore(t *testing.T) {
 func mapsOfStep(t *testing.T, s *site.Site, arguments ...string) string {
 	t.Helper()
 	var text string
-	duringStep(t, s, func(stepd int) { text = maps(t, stepd) }, arguments...)
+	duringStep(t, s, func(_ *bed.Cmd, stepd int) { text = maps(t, stepd) }, arguments...)
 	return text
-}
-
-// duringStep calls look with the slurmstepd of a step whose task has begun.
-func duringStep(t *testing.T, s *site.Site, look func(stepd int), arguments ...string) {
-	t.Helper()
-	command := s.Command("srun", append(append([]string{"-n1"}, arguments...), "sh", "-c", "echo started; read line")...)
-	stdin, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer writer.Close()
-	command.Stdin = stdin
-	if err := command.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	stdin.Close()
-	if err := command.WaitOutput(t.Context(), "started"); err != nil {
-		t.Fatal(err)
-	}
-	stepds := s.Stepds()
-	if len(stepds) == 0 {
-		t.Fatal("no slurmstepd")
-	}
-	for _, pid := range stepds {
-		look(pid)
-	}
-	if _, err := writer.WriteString("\n"); err != nil {
-		t.Fatal(err)
-	}
-	if result, err := command.Wait(); err != nil || result.Code != 0 {
-		t.Fatalf("%v, %v", result, err)
-	}
 }
 
 // Slurm can lock all memory of slurmstepd, which then has a Go runtime in it.
@@ -77,7 +45,7 @@ func TestLockedMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, site.Options{Bed: bed.Options{ExtraSlurmConf: []string{"LaunchParameters=" + c.parameter}}})
 			locked := func(arguments ...string) (kib int) {
-				duringStep(t, s, func(stepd int) {
+				duringStep(t, s, func(_ *bed.Cmd, stepd int) {
 					text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", stepd))
 					if err != nil {
 						t.Fatal(err)

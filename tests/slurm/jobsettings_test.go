@@ -364,7 +364,7 @@ func TestHundredJobs(t *testing.T) {
 	if state, reason, err := s.NodeState(t.Context()); err != nil || state != "idle" {
 		t.Errorf("node is %s for %q, %v", state, reason, err)
 	}
-	t.Logf("%d jobs; killed: %v; the node was resumed %d times; left: nothing", jobs, c.killed, c.mended)
+	t.Logf("%d jobs; killed: %v; the node was resumed %d times", jobs, c.killed, c.mended)
 	if c.killed["prolog"] == 0 || c.killed["epilog"] == 0 || c.killed["job"] == 0 {
 		t.Errorf("not everything was killed: %v", c.killed)
 	}
