@@ -26,8 +26,9 @@ const commandTermTimeout = 3 * time.Second
 // its methods can then be called from several goroutines at once.
 //
 // It runs in the folder work of Bed.Dir unless Dir says otherwise, in a process
-// group of its own, with the environment of this program without the variables
-// of another Slurm job, and with SLURM_CONF.
+// group of its own, with the environment of a login and SLURM_CONF: nothing of
+// this program's own environment, so that a command does the same wherever the
+// bed is started from.
 type Cmd struct {
 	// Name is looked up in PATH and the sbin folders.
 	Name string
@@ -119,7 +120,7 @@ func (c *Cmd) Start(ctx context.Context) (err error) {
 	if c.Dir == "" {
 		c.cmd.Dir = filepath.Join(c.bed.Dir, "work")
 	}
-	c.cmd.Env = append(foreignEnvironment(os.Environ()), "SLURM_CONF="+c.bed.Conf)
+	c.cmd.Env = append(loginEnvironment(), "SLURM_CONF="+c.bed.Conf)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.setUser(); err != nil {
 		return err
@@ -224,24 +225,10 @@ func (c *Cmd) setUser() error {
 	return nil
 }
 
-// foreignEnvironment drops the variables by which a Slurm job around this
-// program, or its user's defaults, would change what Slurm's commands do.
-func foreignEnvironment(env []string) []string {
-	prefixes := []string{
-		"SLURM", "SPANK_", "SRUN_", "SBATCH_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "PMI_", "PMIX_",
-		"CUDA_VISIBLE_DEVICES=", "GPU_DEVICE_ORDINAL=", "ROCR_VISIBLE_DEVICES=", "ZE_AFFINITY_MASK=",
-	}
-	kept := make([]string, 0, len(env))
-next:
-	for _, variable := range env {
-		for _, prefix := range prefixes {
-			if strings.HasPrefix(variable, prefix) {
-				continue next
-			}
-		}
-		kept = append(kept, variable)
-	}
-	return kept
+// loginEnvironment is what a user who has logged in has. salloc's interactive
+// step, for one, runs $SHELL.
+func loginEnvironment() []string {
+	return []string{searchPath, "HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/bash", "TERM=xterm", "LANG=C.UTF-8"}
 }
 
 // supervise ends the command when its time is over and collects how it ended.

@@ -211,15 +211,16 @@ func TestStopEndsCommands(t *testing.T) {
 func TestEnvironmentOfCommands(t *testing.T) {
 	t.Setenv("SLURM_JOB_ID", "4711")
 	t.Setenv("SBATCH_PARTITION", "elsewhere")
-	t.Setenv("KEPT", "yes")
+	t.Setenv("ELSEWHERE", "elsewhere")
+	t.Setenv("SHELL", "")
 	b := startBed(t, Options{DaemonEnv: []string{"DAEMON_ONLY=${DIR}/x"}})
 	cmd := b.Command("env")
-	cmd.Env = []string{"KEPT=changed", "SLURM_DEBUG=1"}
+	cmd.Env = []string{"TERM=changed", "SLURM_DEBUG=1"}
 	result, err := cmd.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, wanted := range []string{"KEPT=changed", "SLURM_DEBUG=1", "SLURM_CONF=" + b.Conf} {
+	for _, wanted := range []string{"TERM=changed", "SHELL=/bin/bash", "SLURM_DEBUG=1", "SLURM_CONF=" + b.Conf} {
 		if !strings.Contains("\n"+result.Stdout, "\n"+wanted+"\n") {
 			t.Errorf("want %s, got:\n%s", wanted, result.Stdout)
 		}

@@ -113,9 +113,11 @@ func (b *Bed) startDaemon(ctx context.Context, name string) error {
 	return b.waitForAnswer(ctx, d)
 }
 
+const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 func (b *Bed) daemonEnvironment() []string {
 	env := []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8",
+		searchPath, "HOME=/root", "LANG=C.UTF-8",
 		"SLURM_CONF=" + b.Conf, markVariable + "=" + b.Cluster,
 	}
 	for _, variable := range b.options.DaemonEnv {

@@ -64,14 +64,6 @@ func TestParseNode(t *testing.T) {
 	}
 }
 
-func TestForeignEnvironment(t *testing.T) {
-	kept := []string{"PATH=/bin", "HOME=/root", "MY_SLURM_JOB=1"}
-	dropped := []string{"SLURM_JOB_ID=1", "SLURMD_NODENAME=n", "SBATCH_PARTITION=p", "SPANK_GPUTUNE_MPS=1", "SRUN_DEBUG=3", "CUDA_VISIBLE_DEVICES=0", "PMI_RANK=0"}
-	if got := foreignEnvironment(slices.Concat(dropped[:3], kept, dropped[3:])); !slices.Equal(got, kept) {
-		t.Errorf("got %q, want %q", got, kept)
-	}
-}
-
 func TestResultString(t *testing.T) {
 	r := Result{Args: []string{"srun", "true"}, Stdout: "out", Stderr: "err", Code: 3, Duration: 1500 * time.Microsecond}
 	if got, wanted := r.String(), "srun true: exit status 3 after 2ms\nstdout: out\nstderr: err"; got != wanted || r.OK() {
