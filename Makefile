@@ -130,6 +130,10 @@ test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loop
 test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
 	$(GO) test -tags vm -count=1 -timeout 40m -v ./tests/vm/...
 
+.PHONY: test-gpu
+test-gpu: build $(BUILD)/deps-test.stamp ## on a machine with NVIDIA GPUs, against nvidia-smi; GPUTUNE_HW_WRITE=1 changes settings, too
+	$(GO) test -tags gpu -count=1 -v ./tests/hw/...
+
 .PHONY: bench
 bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench
@@ -140,7 +144,7 @@ bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnings as errors
-	$(TOOLS)/golangci-lint run --build-tags slurm,vm ./...
+	GOFLAGS=-buildvcs=false $(TOOLS)/golangci-lint run --build-tags slurm,vm,gpu ./... # -trimpath would have it look for cgo's files of another checkout
 	$(CC) $(SHIM_CFLAGS) -Werror -fsyntax-only -DGPUTUNE_SLURM_RELEASE=0x160500 $(SHIM_SOURCES)
 
 .PHONY: fmt
