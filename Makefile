@@ -134,6 +134,26 @@ test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in 
 test-gpu: build $(BUILD)/deps-test.stamp ## on a machine with NVIDIA GPUs, against nvidia-smi; GPUTUNE_HW_WRITE=1 changes settings, too
 	$(GO) test -tags gpu -count=1 -v ./tests/hw/...
 
+# Slurm from Debian's packages, for machines that have neither Slurm nor a network.
+PACKAGES_bundle := slurmd slurmctld slurm-client slurm-wlm-basic-plugins libmunge2 libhwloc15 libnuma1 libjson-c5 liblua5.1-0 hwloc-nox libdbus-1-3
+
+.PHONY: hw-bundle
+hw-bundle: build $(BUILD)/deps-build.stamp ## build/hw-bundle.tar.gz: gputune, its tests and a Slurm for a bare machine with NVIDIA GPUs
+	@rm -rf $(BUILD)/hw-bundle $(BUILD)/hw-debs
+	@mkdir -p $(BUILD)/hw-bundle/{bin,lib,slurm,testdata} $(BUILD)/hw-debs
+	cd $(BUILD)/hw-debs && apt-get download -qq $(PACKAGES_bundle)
+	@for deb in $(BUILD)/hw-debs/*.deb; do dpkg-deb -x $$deb $(BUILD)/hw-bundle/slurm; done
+	@rm -rf $(BUILD)/hw-bundle/slurm/usr/share $(BUILD)/hw-bundle/slurm/{etc,lib/systemd,var}
+	@for program in $(BUILD)/hw-bundle/slurm/usr/sbin/*-wlm; do ln -s $${program##*/} $${program%-wlm}; done
+	cp $(PROGRAMS:%=$(BUILD)/bin/%) $(BUILD)/hw-bundle/bin
+	cp -r $(BUILD)/lib/libgputune.so $(BUILD)/lib/slurm-22.05 $(BUILD)/hw-bundle/lib
+	cp tests/hw/bundle/start $(BUILD)/hw-bundle
+	$(GO) test -c -tags gpu -ldflags '-s -w' -o $(BUILD)/hw-bundle/hw.test ./tests/hw
+	$(GO) test -c -ldflags '-s -w' -o $(BUILD)/hw-bundle/fakenvml.test ./tests/fakenvml
+	$(CC) -O2 -Wall -Wextra -Werror -o $(BUILD)/hw-bundle/cuda tests/hw/testdata/cuda.c -ldl
+	tar -C $(BUILD) -czf $(BUILD)/hw-bundle.tar.gz hw-bundle
+	@du -h $(BUILD)/hw-bundle.tar.gz
+
 .PHONY: bench
 bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench

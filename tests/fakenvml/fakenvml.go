@@ -34,7 +34,8 @@
 //	  ecc 1 1                    current and pending, or none
 //	  power_range 200000 700000  mW, or none
 //	  power_limit 700000         mW, at first and by default
-//	  memory_clocks 3201         MHz, falling, or none
+//	  memory_clocks 3201 2201    MHz, falling, or none
+//	  video_clocks 1545 765      highest, lowest, or none
 //	  graphics_clocks 1980 345 15  highest, lowest, step, or none
 //	  application_clocks 3201 1980  memory, graphics, at first, or none
 //	  persistence 1              at first
@@ -94,30 +95,22 @@
 //
 // # What no hardware was asked
 //
-// An H200 with driver 580 answered: driver and CUDA version, name, minor
-// number, memory and CPU affinity, Not Supported for the NUMA node, MIG mode,
-// persistence, compute and ECC mode, power limit and its range, supported
-// clocks. All else is from nvml.h's comments or assumed:
+// testdata/h200.record has what an H200 with driver 580 answered, and a test
+// holds the library to it. All else is from nvml.h's comments or assumed:
 //
 //   - locks of clocks between two steps are accepted and the GPU runs at the
 //     lower step; those outside the supported clocks are an Invalid Argument
 //   - the TDP clock is the highest one
 //   - a GPU with processes runs at its application clock, without at its
 //     lowest; memory always at its highest; a lock overrules that at once
-//   - application clocks exist, with 3201 and 1980 MHz as defaults (nvml.h
-//     calls them deprecated)
-//   - the video clock is Not Supported
-//   - every performance state has the same, full range of clocks
+//   - performance states other than P0 have the lowest memory clock and, of the
+//     other clocks, the full range
 //   - the compute mode exclusive thread is Not Supported
 //   - the default power limit is the one found set; the enforced limit is the
 //     same as the limit
 //   - what a call about a whole GPU answers for a MIG device: Not Supported;
 //     names of MIG devices; the number of places for them
-//   - a mask too short for the CPUs or nodes is filled as far as it goes
-//   - architecture, PCI device and subsystem id, library version, memory size, used memory,
-//     processes, energy, power, temperature, utilisation, performance state,
-//     event reasons, remapped rows
-//   - texts of errors other than Not Supported
+//   - PCI device and subsystem id, processes, readings of sensors
 //   - that sets need the effective user id 0, and that persistence mode off
 //     leaves the other settings as they are
 package fakenvml

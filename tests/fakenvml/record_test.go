@@ -100,7 +100,9 @@ func TestAnswersOfHardware(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := newLibrary(t, H200(1))
+			d := H200(1)
+			d.GPUs[0].CPUs = "0-15" // the machine had 16
+			l := newLibrary(t, d)
 			fake := record(recordedCalls(t, l.Environ()))
 			want, got := bufio.NewScanner(bytes.NewReader(recorded)), bufio.NewScanner(strings.NewReader(fake))
 			lines := 0

@@ -34,12 +34,12 @@ func TestMain(m *testing.M) {
 
 // smi returns what nvidia-smi --query-gpu answers, a row for each GPU in its
 // order, without units.
-func smi(t *testing.T, fields ...string) [][]string {
+func smi(t testing.TB, fields ...string) [][]string {
 	t.Helper()
 	return query(t, "gpu", fields...)
 }
 
-func query(t *testing.T, what string, fields ...string) [][]string {
+func query(t testing.TB, what string, fields ...string) [][]string {
 	t.Helper()
 	output := run(t, "nvidia-smi", "--query-"+what+"="+strings.Join(fields, ","), "--format=csv,noheader,nounits")
 	reader := csv.NewReader(strings.NewReader(output))
@@ -51,7 +51,7 @@ func query(t *testing.T, what string, fields ...string) [][]string {
 	return rows
 }
 
-func run(t *testing.T, program string, arguments ...string) string {
+func run(t testing.TB, program string, arguments ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), program, arguments...)
 	var errors bytes.Buffer
@@ -89,7 +89,7 @@ func environment(t *testing.T) *setting.Environment {
 }
 
 // cuda returns the program of cuda.c, where every user can run it.
-func cuda(t *testing.T) string {
+func cuda(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "gputune-hw-")
 	if err != nil {

@@ -90,11 +90,13 @@ static bool new_gpu(struct reader *r, const char *uuid)
 		.has_ecc = true,
 		.ecc = {1, 1},
 		.power_range = {200000, 700000},
-		.memory_clocks = {3201},
-		.memory_clock_count = 1,
+		.memory_clocks = {3201, 2201},
+		.memory_clock_count = 2,
 		.clock_max = 1980,
 		.clock_min = 345,
 		.clock_step = 15,
+		.video_max = 1545,
+		.video_min = 765,
 		.initial = {[POWER_LIMIT] = {700000, 0}, [APPLICATION_CLOCKS] = {3201, 1980}, [PERSISTENCE] = {1, 0}},
 		.event_reasons = nvmlClocksEventReasonGpuIdle,
 		.energy = 1000000000,
@@ -225,6 +227,14 @@ static bool gpu_line(struct reader *r, const char *key, char *rest, struct gpu *
 	if (IS("graphics_clocks")) {
 		g->clock_max = g->clock_min = g->clock_step = 0;
 		return none ? true : graphics_clocks(r, rest, g);
+	}
+	if (IS("video_clocks")) {
+		struct value range = {0};
+		if (!none && !two(r, key, rest, &range))
+			return false;
+		g->video_max = range.first;
+		g->video_min = range.second;
+		return true;
 	}
 	if (IS("application_clocks")) {
 		g->initial[APPLICATION_CLOCKS] = (struct value){0};

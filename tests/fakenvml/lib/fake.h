@@ -75,6 +75,7 @@ struct gpu {
 	struct value power_range; /* mW; 0, 0: not supported */
 	unsigned int memory_clocks[MAX_CLOCKS], memory_clock_count; /* MHz, falling */
 	unsigned int clock_max, clock_min, clock_step;		     /* graphics, MHz; max 0: not supported */
+	unsigned int video_max, video_min;			     /* MHz; max 0: not supported */
 
 	struct value initial[SETTINGS];
 

@@ -31,10 +31,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 {
 	struct call c;
 	nvmlReturn_t ret = call_gpu(&c, CALL_GetMigDeviceHandleByIndex, device);
+	if (ret == NVML_SUCCESS && !split(c.gpu))
+		ret = NVML_ERROR_NOT_FOUND;
 	if (ret == NVML_SUCCESS && (!migDevice || index >= MAX_MIG))
 		ret = NVML_ERROR_INVALID_ARGUMENT;
-	if (ret == NVML_SUCCESS && !split(c.gpu))
-		ret = NVML_ERROR_NOT_SUPPORTED;
 	if (ret == NVML_SUCCESS && c.gpu->mig[index][0] == '\0')
 		ret = NVML_ERROR_NOT_FOUND;
 	if (ret == NVML_SUCCESS)
