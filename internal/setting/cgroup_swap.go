@@ -17,7 +17,10 @@ const SwapUnlimited = "max"
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "cgroup/*/swap.max", Doc: "how much of a cgroup's memory may be swapped out: bytes, 0 for none, or max; the cgroup's path with :XX for other signs than letters, digits, . _ and -"},
+		Kind: Kind{
+			Pattern: "cgroup/*/swap.max", Example: "cgroup/:2Fsystem.slice:2Fslurmstepd.scope:2Fjob_1/swap.max",
+			Doc: "how much of a cgroup's memory may be swapped out: bytes, 0 for none, or max; the cgroup's path with :XX for other signs than letters, digits, . _ and -",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			cgroupPath, err := unescapePath(wild[0])
 			if err != nil {

@@ -9,7 +9,10 @@ import (
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "cpufreq/*/energy", Doc: "what the processor prefers, speed or saving energy: performance, balance_performance, …, or 0 to 255, by policy"},
+		Kind: Kind{
+			Pattern: "cpufreq/*/energy", Example: "cpufreq/policy0/energy",
+			Doc: "what the processor prefers, speed or saving energy: performance, balance_performance, …, or 0 to 255, by policy",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			f, err := newPolicy(env, key, wild[0], "energy_performance_preference")
 			f.of += ": energy preference"

@@ -8,7 +8,10 @@ import (
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "cpufreq/*/governor", Doc: "what chooses the frequency of CPUs: performance, powersave, schedutil, …, by policy: cpufreq/policy0/governor"},
+		Kind: Kind{
+			Pattern: "cpufreq/*/governor", Example: "cpufreq/policy0/governor",
+			Doc: "what chooses the frequency of CPUs: performance, powersave, schedutil, …, by policy: cpufreq/policy0/governor",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			f, err := newPolicy(env, key, wild[0], "scaling_governor")
 			f.of += ": governor"

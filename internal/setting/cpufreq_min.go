@@ -8,7 +8,10 @@ import (
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "cpufreq/*/min", Doc: "lowest frequency in kHz that CPUs may run at, or max, by policy"},
+		Kind: Kind{
+			Pattern: "cpufreq/*/min", Example: "cpufreq/policy0/min",
+			Doc: "lowest frequency in kHz that CPUs may run at, or max, by policy",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			f, err := newPolicy(env, key, wild[0], "scaling_min_freq")
 			f.of += ": lowest frequency"

@@ -16,7 +16,10 @@ const (
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "cpuidle/*/latency", Doc: "longest time in µs that a CPU may take to leave an idle state (C-state): 0 is any, n/a none, by CPU: cpuidle/cpu0/latency"},
+		Kind: Kind{
+			Pattern: "cpuidle/*/latency", Example: "cpuidle/cpu0/latency",
+			Doc: "longest time in µs that a CPU may take to leave an idle state (C-state): 0 is any, n/a none, by CPU: cpuidle/cpu0/latency",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			cpu, ok := suffixNumber(wild[0], "cpu")
 			if !ok {

@@ -14,7 +14,10 @@ const nodesFolder = "/sys/devices/system/node"
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "hugepages/*/*", Doc: "number of hugepages of a size in the pool of a NUMA node: hugepages/node1/2048kB"},
+		Kind: Kind{
+			Pattern: "hugepages/*/*", Example: "hugepages/node1/2048kB",
+			Doc: "number of hugepages of a size in the pool of a NUMA node: hugepages/node1/2048kB",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			node, okNode := suffixNumber(wild[0], "node")
 			kib, okSize := strings.CutSuffix(wild[1], "kB")

@@ -20,7 +20,10 @@ var ErrUnmovable = errors.New("the kernel manages its CPUs")
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "irq/*/*/affinity", Doc: "CPUs that an interrupt of a PCI device may go to, as a list: irq/0000:21:00.0/42/affinity"},
+		Kind: Kind{
+			Pattern: "irq/*/*/affinity", Example: "irq/0000:21:00.0/42/affinity",
+			Doc: "CPUs that an interrupt of a PCI device may go to, as a list: irq/0000:21:00.0/42/affinity",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			irq, err := strconv.ParseUint(wild[1], 10, 31)
 			if err != nil {

@@ -9,7 +9,10 @@ import (
 
 func init() {
 	register(kind{
-		Kind: Kind{Pattern: "sysctl/*", Doc: "a value below /proc/sys by its name, vm.swappiness: numbers or one word, separated by blanks; vm.dirty and vm.dirty_background are ratio=PERCENT or bytes=BYTES"},
+		Kind: Kind{
+			Pattern: "sysctl/*", Example: "sysctl/vm.swappiness",
+			Doc: "a value below /proc/sys by its name, vm.swappiness: numbers or one word, separated by blanks; vm.dirty and vm.dirty_background are ratio=PERCENT or bytes=BYTES",
+		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			return newSysctl(env, key, wild[0])
 		},
