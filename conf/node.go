@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"gputune/internal/option"
 	"gputune/internal/template"
 )
 
@@ -76,6 +77,32 @@ func (c Config) Templates() map[string]template.Template {
 		templates[name] = t.Template
 	}
 	return templates
+}
+
+// NodeOptions are the options of a job that ask for a single setting of its
+// nodes. Zero values are those that were not given.
+type NodeOptions struct {
+	THP        option.THP
+	Hugepages  []option.Hugepages
+	DropCaches option.Caches
+}
+
+// With lays options that a job was given over a profile. What a user asks for by
+// name is refused where the machine does not have it.
+func (c Config) With(p Profile, o NodeOptions) Profile {
+	asked := func(value string, shared Sharing) Want {
+		return Want{Value: value, Missing: MissingRefuses, Shared: shared}
+	}
+	if o.THP != "" {
+		p.THP = asked(string(o.THP), c.THP.Shared)
+	}
+	if len(o.Hugepages) > 0 {
+		p.Hugepages = asked(option.HugepagesString(o.Hugepages), c.Hugepages.Shared)
+	}
+	if o.DropCaches != "" {
+		p.DropCaches = asked(string(o.DropCaches), c.DropCaches.Shared)
+	}
+	return p
 }
 
 // defaultNode fills in what is about nodes.

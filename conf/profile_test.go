@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"gputune/internal/option"
 	"gputune/internal/template"
 )
 
@@ -92,6 +93,28 @@ NCCL_IB_HCA = "={nic}"
 	filled := template.Fill(config.Templates(), template.Place{NIC: "mlx5_1"}, func(string) bool { return false })
 	if fmt.Sprint(filled.Set) != "map[NCCL_IB_HCA:=mlx5_1]" {
 		t.Errorf("%v", filled)
+	}
+}
+
+// What a job asks for by name is laid over the profile.
+func TestWith(t *testing.T) {
+	config := Default()
+	config.DropCaches.Shared = SharingAllowed
+	p, err := config.Profile("inference")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Sysctl, p.Governor, p.Energy, p.Swap, p.IRQs = nil, Want{}, Want{}, Want{}, Want{}
+	if got := wants(config.With(p, NodeOptions{})); got != "idle_latency=20, thp=madvise" {
+		t.Error(got)
+	}
+	o := NodeOptions{THP: option.THPNever, Hugepages: []option.Hugepages{{KiB: 2048, Count: 8}, {KiB: 1 << 20, Count: 1}}, DropCaches: option.CachesSlab}
+	const want = "drop_caches=slab refuse shared, hugepages=2M:8,1G:1 refuse, idle_latency=20, thp=never refuse"
+	if got := wants(config.With(p, o)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := wants(config.With(Profile{}, o)); got != "drop_caches=slab refuse shared, hugepages=2M:8,1G:1 refuse, thp=never refuse" {
+		t.Error(got)
 	}
 }
 

@@ -3,7 +3,9 @@ package conflict
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,7 +49,28 @@ func TestFind(t *testing.T) {
 	if _, err := Find(filepath.Join(root, "none")); err == nil {
 		t.Error("no /proc is no error")
 	}
-	if _, err := Find("/"); err != nil {
-		t.Error(err)
+}
+
+// TestFindProcess finds a process of this machine.
+func TestFindProcess(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	text, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "numad")
+	if err := os.WriteFile(program, text, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), program, "60")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+	got, err := Find("/")
+	if err != nil || !slices.ContainsFunc(got, func(f Finding) bool { return f.Program == "numad" && f.PID <= c.Process.Pid }) {
+		t.Errorf("%v, %v, want the process %d", got, err, c.Process.Pid)
 	}
 }

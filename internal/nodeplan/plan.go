@@ -100,7 +100,7 @@ func New(ctx context.Context, env *setting.Environment, profile conf.Profile, jo
 		if !job.Alone && want.Shared != conf.SharingAllowed {
 			return Plan{}, &RefusedError{key, errShared}
 		}
-		wishes, err := p.wishes(key, want.Value)
+		wishes, err := p.wishes(ctx, key, want.Value)
 		for i := 0; i < len(wishes) && err == nil; i++ {
 			wishes[i].Value, err = p.check(ctx, wishes[i])
 		}
@@ -175,7 +175,7 @@ func (p *planner) cpus() idset.Set {
 }
 
 // wishes returns what to set for a key of a profile.
-func (p *planner) wishes(key, value string) ([]setting.Wish, error) {
+func (p *planner) wishes(ctx context.Context, key, value string) ([]setting.Wish, error) {
 	switch key {
 	case "thp":
 		return setting.THP(p.env, value)
@@ -184,7 +184,7 @@ func (p *planner) wishes(key, value string) ([]setting.Wish, error) {
 	case "khugepaged_defrag":
 		return []setting.Wish{{Key: "thp/khugepaged.defrag", Value: map[string]string{"on": "1", "off": "0"}[value]}}, nil
 	case "hugepages":
-		return p.hugepages(value)
+		return p.hugepages(ctx, value)
 	case "governor", "energy":
 		return p.frequency(key, value)
 	case "min_frequency":
@@ -226,7 +226,7 @@ func (p *planner) idle(value string) (wishes []setting.Wish) {
 	return wishes
 }
 
-func (p *planner) hugepages(value string) ([]setting.Wish, error) {
+func (p *planner) hugepages(ctx context.Context, value string) ([]setting.Wish, error) {
 	pools, err := option.ParseHugepages(value)
 	if err != nil {
 		return nil, err
@@ -238,6 +238,7 @@ func (p *planner) hugepages(value string) ([]setting.Wish, error) {
 	var wishes []setting.Wish
 	for node := range nodes.All() {
 		var mib uint64
+		grows := false // what a site has made itself is no matter of its bound
 		for _, pool := range pools {
 			wish, err := setting.Hugepages(p.env, node, pool.KiB, pool.Count)
 			if err != nil {
@@ -247,14 +248,28 @@ func (p *planner) hugepages(value string) ([]setting.Wish, error) {
 			if err != nil {
 				return nil, err
 			}
+			present, err := p.present(ctx, wish.Key)
+			if err != nil {
+				return nil, err
+			}
+			grows = grows || present != wish.Value
 			mib += count * pool.KiB >> 10
 			wishes = append(wishes, wish)
 		}
-		if most := p.memory(node) * uint64(p.job.HugepagesPercent) / 100; mib > most {
+		if most := p.memory(node) * uint64(p.job.HugepagesPercent) / 100; grows && mib > most {
 			return nil, fmt.Errorf("node %d: %s: pools of %d MiB: the site allows %d %% of the node's memory, %d MiB", node, value, mib, p.job.HugepagesPercent, most)
 		}
 	}
 	return wishes, nil
+}
+
+// present returns the value that a setting has.
+func (p *planner) present(ctx context.Context, key string) (string, error) {
+	s, err := setting.Parse(p.env, key)
+	if err != nil {
+		return "", err
+	}
+	return s.Read(ctx)
 }
 
 // memory returns a node's memory in MiB.

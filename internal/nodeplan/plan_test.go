@@ -193,6 +193,15 @@ func TestHugepages(t *testing.T) {
 	if got := wishes(plan); err != nil || got != "hugepages/node1/2048kB=103" || plan.Compact.String() != "1" {
 		t.Errorf("%s, %v, compact %s", got, err, plan.Compact)
 	}
+	// A pool that the site has made larger than it lets jobs make it.
+	job.HugepagesPercent = 0
+	if _, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:2\"\n", "x"), job); !errors.As(err, new(*RefusedError)) {
+		t.Errorf("2 where 1 is free: %v", err)
+	}
+	plan, err = New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:1\"\n", "x"), job)
+	if got := wishes(plan); err != nil || got != "hugepages/node1/2048kB=4" {
+		t.Errorf("%s, %v", got, err)
+	}
 	job.GPUs = []topology.GPU{{PCI: "0000:61:00.0"}}
 	if _, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:100\"\n", "x"), job); !errors.Is(err, errNowhere) {
 		t.Errorf("a GPU of no known node: %v", err)

@@ -17,7 +17,8 @@ const minFree = "vm.min_free_kbytes"
 // recommends for transparent hugepages (mm/khugepaged.c,
 // set_recommended_min_free_kbytes) and never takes a value of the site's that
 // was lower back. So where it is lower it is a setting of its own, raised
-// before and put back after the other.
+// before and put back after the other. (Of several jobs at once on a node with
+// such a value, the one that came first has to end last for it to come back.)
 func THP(env *Environment, word string) ([]Wish, error) {
 	enabled := Wish{"thp/enabled", word}
 	f := kernelFile{env: env, of: "sysctl " + minFree, path: "/proc/sys/vm/min_free_kbytes"}
