@@ -14,7 +14,7 @@ func testKernel(t *testing.T, m *machine) {
 	output := m.must(t, guestTools+"/kernel.test -test.v -test.short")
 	for _, name := range []string{
 		"TestSetAndPutBack", "TestHugepageReserve", "TestTooManyHugepages", "TestHugepagesInUse", "TestHugepagesOfNode", "TestInterruptsOfNode",
-		"TestManagedInterrupts", "TestSwapOfCgroup", "TestDropCaches", "TestCompact", "TestMissing",
+		"TestManagedInterrupts", "TestProfiles", "TestSwapOfCgroup", "TestDropCaches", "TestCompact", "TestMissing",
 	} {
 		if !strings.Contains(output, "--- PASS: "+name+" ") {
 			t.Errorf("%s did not try this kernel:\n%s", name, output)
