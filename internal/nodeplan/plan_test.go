@@ -17,7 +17,7 @@ import (
 
 // node is a made-up node with two NUMA nodes of four CPUs, a GPU and a network
 // device on each, and no cpufreq unless it is asked for.
-func node(t *testing.T, cpufreq bool) (string, *setting.Environment, Job) {
+func node(t *testing.T, cpufreq bool) (*setting.Environment, Job) {
 	t.Helper()
 	root := t.TempDir()
 	files := map[string]string{
@@ -66,10 +66,11 @@ func node(t *testing.T, cpufreq bool) (string, *setting.Environment, Job) {
 		m.NICs = append(m.NICs, topology.NIC{PCI: fmt.Sprintf("0000:%d2:00.0", 2+2*n), Nodes: idset.Of(n)})
 		m.Cores = append(m.Cores, topology.Core{CPUs: idset.Range(4*n, 4*n+1)}, topology.Core{CPUs: idset.Range(4*n+2, 4*n+3)})
 	}
-	return root, setting.NewEnvironment(root, nil), Job{Machine: m, GPUs: m.GPUs[1:], CPUs: idset.Of(4, 5), Alone: true, HugepagesPercent: 50}
+	return setting.NewEnvironment(root, nil), Job{Machine: m, GPUs: m.GPUs[1:], CPUs: idset.Of(4, 5), Alone: true, HugepagesPercent: 50}
 }
 
-func profile(t *testing.T, text, name string) conf.Profile {
+// profile returns the profile x of a configuration.
+func profile(t *testing.T, text string) conf.Profile {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "gputune.toml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -79,7 +80,7 @@ func profile(t *testing.T, text, name string) conf.Profile {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := config.Profile(name)
+	p, err := config.Profile("x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestShippedProfiles(t *testing.T) {
 		{"inference", true, "thp/enabled=madvise" + speed + " cpuidle/cpu4/latency=20 cpuidle/cpu5/latency=20" + irqs + sysctls + rest, ""},
 		{"benchmark", true, "thp/enabled=always" + speed + " cpufreq/policy4/min=3800000 cpuidle/cpu4/latency=5 cpuidle/cpu5/latency=5" + irqs + sysctls + dirty + rest, ""},
 	} {
-		_, env, job := node(t, c.cpufreq)
+		env, job := node(t, c.cpufreq)
 		p, err := conf.Default().Profile(c.name)
 		if err != nil {
 			t.Fatal(err)
@@ -154,8 +155,8 @@ func TestRefused(t *testing.T) {
 		"[profile.x.sysctl]\n\"net.ipv4.ip_local_port_range\" = \"1 2\"":                       "",
 		"missing = \"refuse\"\n[profile.x.sysctl]\n\"net.ipv4.ip_local_port_range\" = \"1 2\"": "sysctl.net.ipv4.ip_local_port_range: sysctl net.ipv4.ip_local_port_range: this machine has none",
 	} {
-		_, env, job := node(t, false)
-		_, err := New(ctx, env, profile(t, "[profile.x]\n"+text+"\n", "x"), job)
+		env, job := node(t, false)
+		_, err := New(ctx, env, profile(t, "[profile.x]\n"+text+"\n"), job)
 		if got := fmt.Sprint(err); want == "" && err != nil || !strings.HasPrefix(got, want) {
 			t.Errorf("%s:\ngot  %s\nwant %s", text, got, want)
 		}
@@ -176,9 +177,9 @@ func TestSharedNode(t *testing.T) {
 		"compact_memory = \"off\"":                                   "",
 		"gpu_clocks = \"high\"\nswap = \"off\"\ngovernor = \"keep\"": "",
 	} {
-		_, env, job := node(t, false)
+		env, job := node(t, false)
 		job.Alone = false
-		_, err := New(ctx, env, profile(t, "[profile.x]\n"+text+"\n", "x"), job)
+		_, err := New(ctx, env, profile(t, "[profile.x]\n"+text+"\n"), job)
 		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -188,26 +189,26 @@ func TestSharedNode(t *testing.T) {
 // Hugepages go where the GPUs are, beside those that are in use there.
 func TestHugepages(t *testing.T) {
 	ctx := context.Background()
-	_, env, job := node(t, false)
-	plan, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:100\"\n", "x"), job)
+	env, job := node(t, false)
+	plan, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:100\"\n"), job)
 	if got := wishes(plan); err != nil || got != "hugepages/node1/2048kB=103" || plan.Compact.String() != "1" {
 		t.Errorf("%s, %v, compact %s", got, err, plan.Compact)
 	}
 	// A pool that the site has made larger than it lets jobs make it.
 	job.HugepagesPercent = 0
-	if _, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:2\"\n", "x"), job); !errors.As(err, new(*RefusedError)) {
+	if _, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:2\"\n"), job); !errors.As(err, new(*RefusedError)) {
 		t.Errorf("2 where 1 is free: %v", err)
 	}
-	plan, err = New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:1\"\n", "x"), job)
+	plan, err = New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:1\"\n"), job)
 	if got := wishes(plan); err != nil || got != "hugepages/node1/2048kB=4" {
 		t.Errorf("%s, %v", got, err)
 	}
 	job.GPUs = []topology.GPU{{PCI: "0000:61:00.0"}}
-	if _, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:100\"\n", "x"), job); !errors.Is(err, errNowhere) {
+	if _, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:100\"\n"), job); !errors.Is(err, errNowhere) {
 		t.Errorf("a GPU of no known node: %v", err)
 	}
 	// Its interrupts stay where they are.
-	plan, err = New(ctx, env, profile(t, "[profile.x]\nirqs = \"local\"\n", "x"), job)
+	plan, err = New(ctx, env, profile(t, "[profile.x]\nirqs = \"local\"\n"), job)
 	if err != nil || len(plan.Wishes) > 0 {
 		t.Errorf("%v, %v", plan.Wishes, err)
 	}
@@ -215,9 +216,9 @@ func TestHugepages(t *testing.T) {
 
 // What is not known of the job's CPUs counts as all.
 func TestUnknownCPUs(t *testing.T) {
-	_, env, job := node(t, true)
+	env, job := node(t, true)
 	job.CPUs = idset.Set{}
-	plan, err := New(context.Background(), env, profile(t, "[profile.x]\ngovernor = \"performance\"\nirqs = \"local\"\nmin_frequency = 2000\nidle_latency = \"none\"\n", "x"), job)
+	plan, err := New(context.Background(), env, profile(t, "[profile.x]\ngovernor = \"performance\"\nirqs = \"local\"\nmin_frequency = 2000\nidle_latency = \"none\"\n"), job)
 	const want = "cpufreq/policy0/governor=performance cpufreq/policy4/governor=performance cpufreq/policy0/min=2000000 cpufreq/policy4/min=2000000 " +
 		"cpuidle/cpu0/latency=n/a cpuidle/cpu1/latency=n/a cpuidle/cpu2/latency=n/a cpuidle/cpu3/latency=n/a cpuidle/cpu4/latency=n/a " +
 		"cpuidle/cpu5/latency=n/a cpuidle/cpu6/latency=n/a cpuidle/cpu7/latency=n/a irq/0000:41:00.0/31/affinity=4-7 irq/0000:42:00.0/33/affinity=4-7"
