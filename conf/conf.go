@@ -33,6 +33,15 @@ type Config struct {
 	Power       Power       `toml:"gpu_power"`
 	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
 	Baseline    Baseline    `toml:"baseline"`
+
+	Node        Node                `toml:"node"`
+	NodeProfile NodeProfile         `toml:"node_profile"`
+	THP         THP                 `toml:"thp"`
+	Hugepages   Hugepages           `toml:"hugepages"`
+	DropCaches  DropCaches          `toml:"drop_caches"`
+	Memlock     Memlock             `toml:"gpu_memlock"`
+	Environment map[string]Template `toml:"environment"` // by the names of variables
+	Profiles    Profiles            `toml:"profile"`
 }
 
 // Paths are the places that a site may move.
@@ -106,7 +115,7 @@ func (i *Items) UnmarshalTOML(value any) (err error) {
 
 // Default is the configuration of a site without a file.
 func Default() Config {
-	return Config{
+	config := Config{
 		Paths: Paths{
 			Machine: "/", Snapshot: "/run/gputune/topology.json",
 			State: "/var/lib/gputune", Run: "/run/gputune",
@@ -125,6 +134,8 @@ func Default() Config {
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
 	}
+	defaultNode(&config)
+	return config
 }
 
 // check finds what is wrong with several keys together.
@@ -154,7 +165,7 @@ func (c Config) check() error {
 	if strings.HasPrefix(state, run) || strings.HasPrefix(run, state) {
 		return fmt.Errorf("key paths.run: %q: want a folder apart from paths.state (%q)", c.Paths.Run, c.Paths.State)
 	}
-	return nil
+	return c.checkNode()
 }
 
 // maxSize bounds the file, in bytes.
@@ -233,13 +244,33 @@ func decode(text string) (Config, error) {
 	for _, key := range meta.Undecoded() {
 		return config, fmt.Errorf("%sunknown key %s: known are %s", at(text, key), key, strings.Join(Keys(), ", "))
 	}
-	return config, config.check()
+	err = config.check()
+	if wrong := (*keyError)(nil); errors.As(err, &wrong) {
+		key := toml.Key(wrong.key)
+		return config, fmt.Errorf("%skey %s: %w", at(text, key), key, err)
+	}
+	return config, err
 }
 
-// Keys returns every key of the file, with its table: "paths.machine".
+// Keys returns every key of the file, with its table: "paths.machine". NAME
+// stands for a name that the file makes up.
 func Keys() []string {
 	var keys []string
 	for table := range reflect.TypeFor[Config]().Fields() {
+		switch table.Type {
+		case reflect.TypeFor[Profiles]():
+			for field := range reflect.TypeFor[Profile]().Fields() {
+				key := table.Tag.Get("toml") + ".NAME." + field.Tag.Get("toml")
+				if field.Type.Kind() == reflect.Map {
+					key += ".NAME"
+				}
+				keys = append(keys, key)
+			}
+			continue
+		case reflect.TypeFor[map[string]Template]():
+			keys = append(keys, table.Tag.Get("toml")+".NAME")
+			continue
+		}
 		for _, field := range reflect.VisibleFields(table.Type) {
 			if name := field.Tag.Get("toml"); name != "" {
 				keys = append(keys, table.Tag.Get("toml")+"."+name)

@@ -44,6 +44,23 @@ func TestShippedFileIsTheDefault(t *testing.T) {
 			shown[table+"."+name]++
 		}
 	}
+	for key := range shown {
+		if parts := strings.SplitN(key, ".", 4); parts[0] == "profile" {
+			parts[1] = "NAME"
+			if parts[2] == "sysctl" {
+				parts[3] = "NAME"
+			}
+			delete(shown, key)
+			shown[strings.Join(parts, ".")] = 1
+		}
+	}
+	// What only a site can have is in comments.
+	for _, key := range []string{"environment.NAME", "profile.NAME.thp_defrag", "profile.NAME.khugepaged_defrag", "profile.NAME.hugepages"} {
+		if name := key[strings.LastIndexByte(key, '.')+1:]; name != "NAME" && !strings.Contains(string(text), "# "+name+" ") {
+			t.Errorf("shipped file does not tell of %s", key)
+		}
+		shown[key]++
+	}
 	for _, key := range Keys() {
 		if shown[key] != 1 {
 			t.Errorf("shipped file shows key %s %d times", key, shown[key])

@@ -86,7 +86,7 @@ func (r *record) find(key string) int {
 
 // forgot tells whether the machine has forgotten an entry since it booted.
 func (r *record) forgot(e entry, boot string) bool {
-	return r.Boot != boot && e.Lifetime == setting.UntilReboot
+	return r.Boot != boot && e.Lifetime != setting.Kept
 }
 
 // envelope is what is in the file.
@@ -157,7 +157,7 @@ func (e entry) check() error {
 	if !slices.Contains([]state{intent, applied, restoring}, e.State) {
 		return fmt.Errorf("%s: state %q", e.Key, e.State)
 	}
-	if e.Lifetime != setting.UntilReboot && e.Lifetime != setting.Kept {
+	if !slices.Contains([]setting.Lifetime{setting.UntilReboot, setting.Kept, setting.WhileThere}, e.Lifetime) {
 		return fmt.Errorf("%s: lifetime %q", e.Key, e.Lifetime)
 	}
 	if e.Epoch < 0 {

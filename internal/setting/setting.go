@@ -74,6 +74,10 @@ type Lifetime string
 const (
 	UntilReboot Lifetime = "boot"     // kernel and drivers start with their default again
 	Kept        Lifetime = "hardware" // the hardware remembers it over a reboot
+	// WhileThere is the value of a thing that comes and goes, as a cgroup or an
+	// interrupt of a driver, and that is new when it comes again. Read returns
+	// ErrGone when there is none: nothing is left that could be put back.
+	WhileThere Lifetime = "thing"
 )
 
 // Traits are the facts about a setting that decide how it is put back.

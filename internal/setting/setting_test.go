@@ -306,7 +306,10 @@ func TestKeys(t *testing.T) {
 		if kind.Doc == "" {
 			t.Errorf("%s has no description", kind.Pattern)
 		}
-		key := strings.ReplaceAll(kind.Pattern, "*", "GPU-1")
+		key := kind.Example
+		if key == "" {
+			key = strings.ReplaceAll(kind.Pattern, "*", "GPU-1")
+		}
 		parse(t, env, key)
 	}
 	for _, key := range []string{
