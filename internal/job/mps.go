@@ -33,7 +33,7 @@ func (v service) changes(_ context.Context, s *scene) ([]ledger.Change, error) {
 		return nil, nil
 	}
 	if mode, given := s.value(option.ComputeModeName); given && mode != string(option.ComputeExclusive) {
-		return nil, fmt.Errorf("it does not go together with --%s=%s: want %[2]s or leave that out", option.ComputeModeName, mode, option.ComputeExclusive)
+		return nil, fmt.Errorf("it does not go together with --%s=%s: want %s or leave that out", option.ComputeModeName, mode, option.ComputeExclusive)
 	}
 	spec, err := v.spec(s)
 	if err != nil {

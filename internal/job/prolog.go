@@ -311,6 +311,9 @@ func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
 		if n.Sharded[position] {
 			return nil, fmt.Errorf("gpu %s: gres/shard can give it to several jobs at once, and only a whole GPU can be changed", gpu.PCI)
 		}
+		if n.Divided[position] {
+			return nil, fmt.Errorf("gpu %s: gres.conf gives MIG devices of it to jobs, and only a whole GPU can be changed", gpu.PCI)
+		}
 		if gpu.UUID == "" {
 			return nil, fault{fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)}
 		}

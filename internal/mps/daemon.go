@@ -203,7 +203,7 @@ func (d *daemon) quit(ctx context.Context) error {
 		return err
 	}
 	for _, client := range clients {
-		d.host.log().Warn("a process still uses the MPS daemon of a job that is over", "job", d.spec.Job, "process", client)
+		d.host.log().Warn("a process still uses the MPS daemon of a job that is over", "job", d.spec.Job, "client", client)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.host.limits().Quit)
 	defer cancel()
