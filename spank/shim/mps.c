@@ -240,8 +240,10 @@ void mps_open(spank_t sp, const struct settings *settings)
 	    spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
 		return;
 	forget_other(sp, settings);
-	if (without)
+	if (without) {
+		forget(sp);
 		return;
+	}
 	mps.text = job_file_read(job_file(path, settings, job, ".mps"));
 	if (!mps.text)
 		return;

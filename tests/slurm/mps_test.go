@@ -4,6 +4,7 @@ package slurm
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -397,6 +398,34 @@ func TestMPSThatHasDied(t *testing.T) {
 				t.Errorf("%s", text)
 			}
 		})
+	}
+}
+
+// Whoever looks whether the daemon answers is the job's user: what the user puts
+// in its place opens nothing that the user cannot open.
+func TestMPSLookedAtAsTheUser(t *testing.T) {
+	s := startMPS(t, site.Options{})
+	secret := filepath.Join(s.Folder, "secret")
+	if err := os.Mkdir(secret, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(secret, "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if err := os.Chmod(filepath.Join(secret, "socket"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	output := filepath.Join(s.Folder, "out")
+	s.script(t, "ln -sf "+secret+"/socket $CUDA_MPS_PIPE_DIRECTORY/control; srun -Q -n1 echo ran", "-n1", "--gpus=1", "--gpu-mps", "-o", output)
+	s.wantNoMPS(t)
+	text, err := os.ReadFile(output)
+	if err != nil || !strings.Contains(string(text), "/pipe/control: Permission denied): programs would run without it\n") || strings.Contains(string(text), "ran") {
+		t.Errorf("%v, %s", err, text)
+	}
+	if _, err := os.Stat(filepath.Join(secret, "socket")); err != nil {
+		t.Error(err)
 	}
 }
 
