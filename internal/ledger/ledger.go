@@ -32,7 +32,8 @@
 //   - another one: somebody took over. It is left alone and reported.
 //
 // A write-only setting is put back in any case, a loose one (see
-// setting.Traits) in the states intent and restoring whatever it has. What a
+// setting.Traits) in the states intent and restoring whatever it has, unless it
+// is a setting.Stepwise, which tells its own half-made values from others. What a
 // failed attempt to put a key back left there is in the entry, and counts as set.
 //
 // # Shared keys
