@@ -32,6 +32,7 @@ type Config struct {
 	Clocks      Clocks      `toml:"gpu_clocks"`
 	Power       Power       `toml:"gpu_power"`
 	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
+	MIG         MIG         `toml:"gpu_mig"`
 	Baseline    Baseline    `toml:"baseline"`
 }
 
@@ -89,6 +90,14 @@ type ComputeMode struct {
 	Modes Modes `toml:"modes"`
 }
 
+// MIG is about --gpu-mig.
+type MIG struct {
+	Access
+	// AllowReset lets a GPU be reset where its MIG mode cannot be switched
+	// otherwise.
+	AllowReset Switch `toml:"allow_reset"`
+}
+
 // Items is a value of --gpu-numa-bind in the configuration file.
 type Items struct{ option.Bind }
 
@@ -124,6 +133,7 @@ func Default() Config {
 			Access: everybody(),
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
+		MIG: MIG{Access: everybody()},
 	}
 }
 

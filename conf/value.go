@@ -81,6 +81,19 @@ func (n *Number) UnmarshalTOML(value any) error {
 	return nil
 }
 
+// Switch is something that a site allows.
+type Switch bool
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (s *Switch) UnmarshalTOML(value any) error {
+	on, isBool := value.(bool)
+	if !isBool {
+		return wrong(value, "true or false")
+	}
+	*s = Switch(on)
+	return nil
+}
+
 // Modes are compute modes.
 type Modes []option.ComputeMode
 
