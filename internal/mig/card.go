@@ -129,7 +129,7 @@ func (h Host) Change(ctx context.Context, card Card, want Layout) error {
 			return fmt.Errorf("gpu %s: MIG: what came of the change to %s cannot be read: %w",
 				card.PCI(), want, errors.Join(append(r.failed, err)...))
 		}
-		if is.String() != want.String() && is.String() == before {
+		if is.String() == before {
 			return r.fail(is, want)
 		}
 	}

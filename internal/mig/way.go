@@ -53,10 +53,6 @@ type difference struct {
 	fill []Instance // there, with compute instances missing: only those are in Parts, or Whole
 }
 
-func (d difference) empty() bool {
-	return len(d.drop)+len(d.cut)+len(d.add)+len(d.fill) == 0
-}
-
 // compare says what leads from one set of instances to another. What both have
 // stays as it is, with its UUID.
 func compare(is, want Layout) difference {

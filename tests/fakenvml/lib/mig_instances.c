@@ -298,6 +298,12 @@ EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t computeI
 	return call_end(&c, ret);
 }
 
+/* Drivers have both names. */
+EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo(nvmlComputeInstance_t computeInstance, nvmlComputeInstanceInfo_t *info)
+{
+	return nvmlComputeInstanceGetInfo_v2(computeInstance, info);
+}
+
 static nvmlReturn_t destroy_part(struct call *c, struct mig_split *split)
 {
 	struct mig_instance *is = now(c, split);
