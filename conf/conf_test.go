@@ -93,6 +93,7 @@ func TestLoadRefuses(t *testing.T) {
 		"clock word":    {"[baseline]\nclocks = \"high\"\n", `line 2: key baseline.clocks: "high": want "", "unlocked", MHZ or MIN-MAX`},
 		"clock pair":    {"[baseline]\nclocks = \"900,memory=800\"\n", `want "", "unlocked", MHZ or MIN-MAX`},
 		"power":         {"[baseline]\npower = 500\n", `line 2: key baseline.power: 500: want "", WATTS, "max" or "default"`},
+		"reset":         {"[gpu_mig]\nallow_reset = \"yes\"\n", `line 2: key gpu_mig.allow_reset: "yes": want true or false`},
 		"persistence":   {"[baseline]\npersistence = true\n", `true: want "", "on" or "off"`},
 		"compute mode":  {"[baseline]\ncompute_mode = \"default\"\n", `"default": want "", "shared", "exclusive" or "prohibited"`},
 		"off":           {"[numa_bind]\nitems = \"off,mem=bind\"\n", "default= in plugstack.conf"},
@@ -141,6 +142,8 @@ prolog_deadline = "20s"
 allow = ["partition:bench", "group:tuners"]
 deny = ["user:mallory"]
 max_mhz = 1800
+[gpu_mig]
+allow_reset = true
 [gpu_compute_mode]
 modes = []
 [baseline]
@@ -157,6 +160,7 @@ power = "700"
 		Allow: Subjects{{Partition, "bench"}, {Group, "tuners"}}, Deny: Subjects{{User, "mallory"}},
 	}}
 	want.ComputeMode.Modes = Modes{}
+	want.MIG.AllowReset = true
 	want.Baseline = Baseline{SMClocks: "345-1800", Persistence: "on", Power: "700"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)

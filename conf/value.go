@@ -81,7 +81,7 @@ func (n *Number) UnmarshalTOML(value any) error {
 	return nil
 }
 
-// Switch is something that a site allows.
+// Switch is yes or no.
 type Switch bool
 
 // UnmarshalTOML implements toml.Unmarshaler.
