@@ -39,7 +39,9 @@ func TestDeal(t *testing.T) {
 		}},
 		"one that is not split": {"yes", []string{"1", "3"}, nil, []string{" 0", "MIG-3a,MIG-3b 1"}},
 		"not constrained": {
-			"no", []string{"0-3", "0-3", "0-3", "0-3"}, map[string]string{"SLURM_STEP_GPUS": "0,3"},
+			"no",
+			[]string{"0-3", "0-3", "0-3", "0-3"},
+			map[string]string{"SLURM_STEP_GPUS": "0,3"},
 			[]string{"MIG-0a 0 shared by 2", "MIG-3a 1", "MIG-3b 1", "MIG-0a 0 shared by 2"},
 		},
 		"not constrained, one GPU": {"no", []string{"0-3", "0-3"}, map[string]string{"SLURM_STEP_GPUS": "3"}, []string{"MIG-3a 1", "MIG-3b 1"}},
