@@ -29,10 +29,10 @@ type Config struct {
 	Paths       Paths       `toml:"paths"`
 	NUMABind    NUMABind    `toml:"numa_bind"`
 	Job         Job         `toml:"job"`
+	MIG         MIG         `toml:"gpu_mig"`
 	Clocks      Clocks      `toml:"gpu_clocks"`
 	Power       Power       `toml:"gpu_power"`
 	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
-	MIG         MIG         `toml:"gpu_mig"`
 	Baseline    Baseline    `toml:"baseline"`
 }
 
@@ -68,6 +68,14 @@ type Job struct {
 	LockWait Duration `toml:"lock_wait"`
 }
 
+// MIG is about --gpu-mig.
+type MIG struct {
+	Access
+	// AllowReset lets a GPU be reset where its MIG mode cannot be switched
+	// otherwise.
+	AllowReset Switch `toml:"allow_reset"`
+}
+
 // Clocks is about --gpu-clocks. Bounds are in MHz; 0 is the GPU's own.
 type Clocks struct {
 	Access
@@ -88,14 +96,6 @@ type Power struct {
 type ComputeMode struct {
 	Access
 	Modes Modes `toml:"modes"`
-}
-
-// MIG is about --gpu-mig.
-type MIG struct {
-	Access
-	// AllowReset lets a GPU be reset where its MIG mode cannot be switched
-	// otherwise.
-	AllowReset Switch `toml:"allow_reset"`
 }
 
 // Items is a value of --gpu-numa-bind in the configuration file.
@@ -127,13 +127,13 @@ func Default() Config {
 			EpilogDeadline: Duration(60 * time.Second),
 			LockWait:       Duration(10 * time.Second),
 		},
+		MIG:    MIG{Access: everybody()},
 		Clocks: Clocks{Access: everybody()},
 		Power:  Power{Access: everybody()},
 		ComputeMode: ComputeMode{
 			Access: everybody(),
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
-		MIG: MIG{Access: everybody()},
 	}
 }
 
