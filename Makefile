@@ -119,7 +119,7 @@ test: test-unit test-slurm test-vm ## every level that this machine can run
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
 	$(GO) vet ./...
 	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
-	$(GO) test ./internal/ledger ./tests/fakenvml # every kill point, which the race detector has no time for
+	$(GO) test ./internal/ledger ./internal/mig ./tests/fakenvml # every kill point, which the race detector has no time for
 	$(GO) test -count=1 -v ./tests/kernel # settings of a node on this machine's kernel, put back whatever happens; as root
 	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 

@@ -29,6 +29,7 @@ type Config struct {
 	Paths       Paths       `toml:"paths"`
 	NUMABind    NUMABind    `toml:"numa_bind"`
 	Job         Job         `toml:"job"`
+	MIG         MIG         `toml:"gpu_mig"`
 	Clocks      Clocks      `toml:"gpu_clocks"`
 	Power       Power       `toml:"gpu_power"`
 	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
@@ -75,6 +76,14 @@ type Job struct {
 	// LockWait is the longest wait for a GPU that another job's Prolog or Epilog
 	// is working on.
 	LockWait Duration `toml:"lock_wait"`
+}
+
+// MIG is about --gpu-mig.
+type MIG struct {
+	Access
+	// AllowReset lets a GPU be reset where its MIG mode cannot be switched
+	// otherwise.
+	AllowReset Switch `toml:"allow_reset"`
 }
 
 // Clocks is about --gpu-clocks. Bounds are in MHz; 0 is the GPU's own.
@@ -141,6 +150,7 @@ func Default() Config {
 			EpilogDeadline: Duration(60 * time.Second),
 			LockWait:       Duration(10 * time.Second),
 		},
+		MIG:    MIG{Access: everybody()},
 		Clocks: Clocks{Access: everybody()},
 		Power:  Power{Access: everybody()},
 		ComputeMode: ComputeMode{

@@ -97,6 +97,7 @@ func TestLoadRefuses(t *testing.T) {
 		"bad items":     {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `line 3: key numa_bind.items: --gpu-numa-bind: item "cpus=sideways": want cpus=node|`},
 		"items by type": {"[numa_bind]\nitems = true\n", "line 2: key numa_bind.items: true: want items: on, off"},
 		"refusal":       {"[job]\non_refusal = \"drain\"\n", `line 2: key job.on_refusal: "drain": want "fail" or "warn"`},
+		"reset":         {"[gpu_mig]\nallow_reset = \"yes\"\n", `line 2: key gpu_mig.allow_reset: "yes": want true or false`},
 		"deadline":      {"[job]\nprolog_deadline = \"30\"\n", `line 2: key job.prolog_deadline: "30": want a time from 1s to 1h0m0s`},
 		"too short":     {"[job]\nepilog_deadline = \"10ms\"\n", `"10ms": want a time from 1s`},
 		"negative":      {"[gpu_power]\nmin_watts = -1\n", "line 2: key gpu_power.min_watts: -1: want a whole number from 0 to 100000"},
@@ -157,6 +158,8 @@ func TestLoadJobs(t *testing.T) {
 [job]
 on_refusal = "warn"
 prolog_deadline = "20s"
+[gpu_mig]
+allow_reset = true
 [gpu_clocks]
 allow = ["partition:bench", "group:tuners"]
 deny = ["user:mallory"]
@@ -178,6 +181,7 @@ power = "700"
 	}
 	want := Default()
 	want.Job.OnRefusal, want.Job.PrologDeadline = RefusalWarns, Duration(20*time.Second)
+	want.MIG.AllowReset = true
 	want.Clocks = Clocks{Max: 1800, Access: Access{
 		Allow: Subjects{{Partition, "bench"}, {Group, "tuners"}}, Deny: Subjects{{User, "mallory"}},
 	}}

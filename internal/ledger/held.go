@@ -96,6 +96,6 @@ func (l *Ledger) look(ctx context.Context, r *record, e entry) Holding {
 		h.Err = err
 		return h
 	}
-	h.Drift = !h.Forgotten && !e.ours(h.Current) && (e.State == applied || h.Current != e.Prior)
+	h.Drift = !h.Forgotten && !e.ours(s, h.Current) && (e.State == applied || h.Current != e.Prior)
 	return h
 }

@@ -33,7 +33,8 @@
 //   - none, since what had the value (setting.WhileThere) is gone: nothing to do.
 //
 // A write-only setting is put back in any case, a loose one (see
-// setting.Traits) in the states intent and restoring whatever it has. What a
+// setting.Traits) in the states intent and restoring whatever it has, unless it
+// is a setting.Stepwise, which tells its own half-made values from others. What a
 // failed attempt to put a key back left there is in the entry, and counts as set.
 //
 // # Shared keys

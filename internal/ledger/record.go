@@ -54,9 +54,17 @@ func (e entry) wanted() string {
 	return e.Set
 }
 
-// ours tells whether a value that the key has can be gputune's doing.
-func (e entry) ours(current string) bool {
-	return current == e.Set || e.Found != "" && current == e.Found || e.Left != "" && current == e.Left || e.Loose && e.State != applied
+// ours tells whether a value that the key has can be gputune's doing. Of a
+// setting that knows its unfinished work, that counts whenever it is found: a
+// reset or a reboot can undo a part of what was finished.
+func (e entry) ours(s setting.Setting, current string) bool {
+	if current == e.Set || e.Found != "" && current == e.Found || e.Left != "" && current == e.Left {
+		return true
+	}
+	if stepwise, is := s.(setting.Stepwise); is {
+		return stepwise.Between(e.Prior, e.Set, current)
+	}
+	return e.Loose && e.State != applied
 }
 
 // record is what one job holds, in the order in which it was set.

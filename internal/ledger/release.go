@@ -234,7 +234,7 @@ func (l *Ledger) judge(ctx context.Context, r *record, e entry, others []holding
 	switch {
 	case current == e.Prior:
 		u.outcome.Action = Unchanged
-	case e.ours(current):
+	case e.ours(s, current):
 		u.write = true
 	default:
 		u.outcome.Action = Drifted

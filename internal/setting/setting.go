@@ -46,6 +46,17 @@ type Setting interface {
 	Write(ctx context.Context, value string) error
 }
 
+// Stepwise is a loose setting that can tell its own unfinished work from what
+// somebody else has set meanwhile.
+type Stepwise interface {
+	Setting
+
+	// Between tells whether a value can be what is left of a change from one value
+	// to another, or of the way back, that was not finished. A value that is not
+	// is somebody else's and stays. It reads nothing of the machine.
+	Between(from, to, value string) bool
+}
+
 // Needs is what a job has to own for a setting to be its own to change.
 type Needs int
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"gputune/conf"
+	"gputune/internal/mig"
 	"gputune/internal/node"
 	"gputune/internal/option"
 	"gputune/internal/slurm"
@@ -22,6 +23,7 @@ type Request struct {
 	Given       bool              // the user gave the option; else it is the site's default
 	Environment map[string]string // variables of the step
 	Process     map[string]string // SLURM_CONF and SLURMD_NODENAME of slurmstepd itself, which no user sets
+	MIG         string            // the MIG devices of the job's GPUs as mig.Handout writes them, "": they are not split
 }
 
 // Step is one step on this node whose machine and option are known.
@@ -43,6 +45,7 @@ type Step struct {
 	root        string
 	given       bool
 	constrained constraints
+	splits      []mig.Split // by position in Machine.GPUs; none: no GPU of the job is split
 	environment map[string]string
 }
 
@@ -79,6 +82,7 @@ func Open(request Request) (*Step, error) {
 	s.Machine, s.Order, s.Devices = n.Machine, n.Order, n.Devices
 	s.constrained = constraints{devices: n.ConstrainDevices, cores: n.ConstrainCores}
 	s.Log = append(s.Log, n.Log...)
+	s.split(request.MIG)
 	for index, doubt := range n.Doubt {
 		if doubt != "" {
 			s.log("gres index %d: %s", index, doubt)
