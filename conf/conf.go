@@ -33,6 +33,7 @@ type Config struct {
 	Clocks      Clocks      `toml:"gpu_clocks"`
 	Power       Power       `toml:"gpu_power"`
 	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
+	MPS         MPS         `toml:"gpu_mps"`
 	Baseline    Baseline    `toml:"baseline"`
 }
 
@@ -98,6 +99,19 @@ type ComputeMode struct {
 	Modes Modes `toml:"modes"`
 }
 
+// MPS is about --gpu-mps.
+type MPS struct {
+	Access
+	// Program is the path of nvidia-cuda-mps-control; empty: where packages put it.
+	Program Path `toml:"program"`
+	// Exclusive is that nothing but the daemon may use the GPUs meanwhile.
+	Exclusive Switch `toml:"exclusive"`
+	// MaxMemory is how much of each GPU's memory a client can have at most.
+	MaxMemory MiB `toml:"max_memory_mib"`
+	// ReadyDeadline is how long a daemon may take to answer when it starts.
+	ReadyDeadline Duration `toml:"ready_deadline"`
+}
+
 // Items is a value of --gpu-numa-bind in the configuration file.
 type Items struct{ option.Bind }
 
@@ -134,6 +148,7 @@ func Default() Config {
 			Access: everybody(),
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
+		MPS: MPS{Access: everybody(), Exclusive: true, ReadyDeadline: Duration(10 * time.Second)},
 	}
 }
 

@@ -91,6 +91,9 @@ func TestLoadRefuses(t *testing.T) {
 		"allow all of":  {"[gpu_clocks]\ndeny = [\"all:x\"]\n", `"all:x": want a list of`},
 		"allow number":  {"[gpu_clocks]\ndeny = [3]\n", "[3]: want a list of"},
 		"modes":         {"[gpu_compute_mode]\nmodes = [\"shared\", \"single\"]\n", `line 2: key gpu_compute_mode.modes: [shared single]: want a list of "shared", "exclusive" and "prohibited"`},
+		"program":       {"[gpu_mps]\nprogram = \"mps\"\n", `line 2: key gpu_mps.program: "mps": want an absolute path`},
+		"not a switch":  {"[gpu_mps]\nexclusive = \"yes\"\n", `line 2: key gpu_mps.exclusive: "yes": want true or false`},
+		"memory":        {"[gpu_mps]\nmax_memory_mib = \"4G\"\n", `"4G": want a whole number from 0 to 1073741824`},
 		"clock word":    {"[baseline]\nclocks = \"high\"\n", `line 2: key baseline.clocks: "high": want "", "unlocked", MHZ or MIN-MAX`},
 		"clock pair":    {"[baseline]\nclocks = \"900,memory=800\"\n", `want "", "unlocked", MHZ or MIN-MAX`},
 		"power":         {"[baseline]\npower = 500\n", `line 2: key baseline.power: 500: want "", WATTS, "max" or "default"`},
@@ -146,6 +149,11 @@ deny = ["user:mallory"]
 max_mhz = 1800
 [gpu_compute_mode]
 modes = []
+[gpu_mps]
+program = "/opt/mps"
+exclusive = false
+max_memory_mib = 200000
+ready_deadline = "3s"
 [baseline]
 clocks = "345-1800"
 persistence = "on"
@@ -161,6 +169,7 @@ power = "700"
 		Allow: Subjects{{Partition, "bench"}, {Group, "tuners"}}, Deny: Subjects{{User, "mallory"}},
 	}}
 	want.ComputeMode.Modes = Modes{}
+	want.MPS.Program, want.MPS.Exclusive, want.MPS.MaxMemory, want.MPS.ReadyDeadline = "/opt/mps", false, 200000, Duration(3*time.Second)
 	want.Baseline = Baseline{SMClocks: "345-1800", Persistence: "on", Power: "700"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)

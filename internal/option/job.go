@@ -25,6 +25,7 @@ func JobOptions() []JobOption {
 		{ClocksName, ClocksForms, check(ParseClocks)},
 		{PowerName, PowerForms, check(ParsePower)},
 		{ComputeModeName, ComputeModeForms, check(ParseComputeMode)},
+		{MPSName, MPSForms, check(ParseMPS)},
 	}
 }
 
