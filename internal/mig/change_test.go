@@ -114,7 +114,7 @@ func TestKilled(t *testing.T) {
 	runs, deaths := 0, 0
 	for _, ampere := range []bool{false, true} {
 		for n, c := range cases {
-			if testing.Short() && n%3 != 0 {
+			if testing.Short() && n%4 != 0 {
 				continue
 			}
 			prologDied := true
@@ -215,7 +215,7 @@ func TestFaults(t *testing.T) {
 	kinds := map[string]failing{"fails": {err: boom}, "done": {err: boom, done: true}, "ignored": {ignored: true}}
 	runs, failed, unclean := 0, 0, 0
 	for n, c := range cases {
-		if testing.Short() && n%3 != 0 {
+		if testing.Short() && n%8 != 0 {
 			continue
 		}
 		for _, name := range names {
@@ -272,7 +272,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs, %d refused, %d times the Epilog fails first", runs, failed, unclean)
-	if failed < 50 || unclean < 50 {
+	if !testing.Short() && (failed < 50 || unclean < 50) {
 		t.Error("too few to say anything")
 	}
 }

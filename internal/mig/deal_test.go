@@ -46,7 +46,7 @@ func TestDeal(t *testing.T) {
 // idle, and what each hand says of its sharers is true.
 func TestDealRules(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 20000 {
+	for range 2000 {
 		var splits []mig.Split
 		owner := map[string]int{}
 		for gpu := range 1 + random.IntN(4) {

@@ -2,7 +2,6 @@ package mig
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -124,6 +123,5 @@ func (h Host) open(files map[string]bool) []int {
 			}
 		}
 	}
-	slices.SortFunc(pids, cmp.Compare[int])
 	return pids
 }
