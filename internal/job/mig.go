@@ -27,7 +27,7 @@ func (w *split) access() conf.Access { return w.site.Access }
 
 // changes implements wish.
 func (w *split) changes(_ context.Context, s *scene) ([]ledger.Change, error) {
-	if _, given := s.value(option.MPSName); given {
+	if mps, given := s.value(option.MPSName); given && mps != "off" {
 		return nil, fmt.Errorf("it does not go together with --%s: each MIG device would need a daemon of its own", option.MPSName)
 	}
 	gpus, err := s.wholeGPUs()
@@ -64,6 +64,9 @@ func (w *split) file(s *scene) (suffix, text string) {
 			return migSuffix, oneLine(err.Error()) + "\n" // which no step takes for devices, and each logs
 		}
 		handout = append(handout, mig.Devices{GPU: gpu.uuid, UUIDs: uuids})
+	}
+	if len(handout) == 0 {
+		return "", ""
 	}
 	return migSuffix, handout.String()
 }

@@ -262,8 +262,18 @@ func TestLengthsOfListsAreIdsets(t *testing.T) {
 func TestEvenShares(t *testing.T) {
 	var questions, want []string
 	for _, c := range []struct{ tasks, gpus, want int }{
-		{1, 1, 100}, {2, 1, 50}, {3, 1, 33}, {7, 1, 14}, {8, 4, 50}, {3, 2, 50}, {4, 8, 100}, {0, 1, 100}, {1, 0, 100}, {200, 1, 1},
-		{1000, 1, 1}, {4294967295, 2, 1},
+		{1, 1, 100},
+		{2, 1, 50},
+		{3, 1, 33},
+		{7, 1, 14},
+		{8, 4, 50},
+		{3, 2, 50},
+		{4, 8, 100},
+		{0, 1, 100},
+		{1, 0, 100},
+		{200, 1, 1},
+		{1000, 1, 1},
+		{4294967295, 2, 1},
 	} {
 		questions, want = append(questions, fmt.Sprintf("share %d %d", c.tasks, c.gpus)), append(want, fmt.Sprint(c.want))
 	}

@@ -84,7 +84,7 @@ func TestMIGRefused(t *testing.T) {
 // the Epilog or a restore to bring the former instances back.
 func TestMIGKilledAtSystemCalls(t *testing.T) {
 	needTracer(t)
-	make := func() (*Node, string) {
+	another := func() (*Node, string) {
 		n := begin(t, "")
 		d := Driver(n.Machine)
 		d.GPUs[2].Lines = append(d.GPUs[2].Lines, "mig_mode 1", "mig_instances 9@4:4/1@0:2/0@2:1;9@0:4/2@0:3")
@@ -93,11 +93,11 @@ func TestMIGKilledAtSystemCalls(t *testing.T) {
 		}
 		return n, n.state(t)
 	}
-	n, gpus := make()
+	n, gpus := another()
 	nodes := []*Node{n}
 	for len(nodes) < 2 {
-		another, _ := make()
-		nodes = append(nodes, another)
+		more, _ := another()
+		nodes = append(nodes, more)
 	}
 	j := Job{ID: 73, GPUs: "1,2", Options: map[string]string{"gpu-mig": "3g.71gb+1g.18gb"}}
 	before, err := n.take()

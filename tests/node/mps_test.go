@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,7 +34,7 @@ func (n *Node) served(which int) Job {
 }
 
 // beginMPS makes a node for served jobs and returns its GPUs' state.
-func beginMPS(t testing.TB, config string) (n *Node, gpus string) {
+func beginMPS(t testing.TB) (n *Node, gpus string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("only root can start a daemon as a user")
@@ -55,7 +56,7 @@ func beginMPS(t testing.TB, config string) (n *Node, gpus string) {
 	if n, err = Make(t.Context(), dir, "demo-dual", ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(n.InstallMPS(), n.Configure(config)); err != nil {
+	if err := errors.Join(n.InstallMPS(), n.Configure("")); err != nil {
 		t.Fatal(err)
 	}
 	n.mpsJob = 1000*os.Getpid() + 2*int(mpsNodes.Add(1))
@@ -98,7 +99,7 @@ func (n *Node) wantNoMPS(t testing.TB, gpus string) {
 
 // A job has a daemon for its GPUs while it runs, which its steps learn of.
 func TestMPS(t *testing.T) {
-	n, gpus := beginMPS(t, "")
+	n, gpus := beginMPS(t)
 	j := n.served(0)
 	n.prolog(t, j)
 	two := []string{n.Machine.GPUs[1].UUID, n.Machine.GPUs[2].UUID}
@@ -149,7 +150,7 @@ func TestMPS(t *testing.T) {
 // A job whose daemon is still in use is over all the same, and who uses it is
 // named.
 func TestMPSClientStays(t *testing.T) {
-	n, gpus := beginMPS(t, "")
+	n, gpus := beginMPS(t)
 	j := n.served(0)
 	n.prolog(t, j)
 	client := n.client(t, j.ID, mpsUser, "1h")
@@ -186,7 +187,7 @@ func TestMPSPlanted(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, gpus := beginMPS(t, "")
+			n, gpus := beginMPS(t)
 			j := n.served(0)
 			precious := filepath.Join(n.Dir, "precious")
 			folder := filepath.Join(n.Run, "mps", fmt.Sprint(j.ID))
@@ -214,7 +215,7 @@ func TestMPSPlanted(t *testing.T) {
 
 // A daemon that an earlier job has left goes before the next one comes.
 func TestMPSLeftByAnother(t *testing.T) {
-	n, gpus := beginMPS(t, "")
+	n, gpus := beginMPS(t)
 	first, second := n.served(0), n.served(1)
 	n.prolog(t, first)
 	output := n.prolog(t, second)
@@ -231,7 +232,7 @@ func TestMPSLeftByAnother(t *testing.T) {
 
 // A job without a group does not get a daemon of root's.
 func TestMPSWithoutGroup(t *testing.T) {
-	n, gpus := beginMPS(t, "")
+	n, gpus := beginMPS(t)
 	j := n.served(0)
 	command := n.Program(t.Context(), "gputune-prolog", j)
 	for i, variable := range command.Env {
@@ -253,7 +254,7 @@ func TestMPSWithoutGroup(t *testing.T) {
 
 // MIG devices that gres.conf has are parts of a GPU, and the other GPUs are whole.
 func TestMPSBesideMIG(t *testing.T) {
-	n, gpus := beginMPS(t, "")
+	n, gpus := beginMPS(t)
 	gres := "Name=gpu Type=1g MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21,/dev/nvidia-caps/nvidia-cap22\n"
 	for _, gpu := range n.Machine.GPUs[1:] {
 		gres += fmt.Sprintf("Name=gpu Type=h200 File=/dev/nvidia%d\n", gpu.Minor)
@@ -287,17 +288,29 @@ func TestMPSBesideMIG(t *testing.T) {
 	n.wantNoMPS(t, gpus)
 }
 
+// everyCall has TestMPSKilledAtEverySystemCall leave out nothing.
+var everyCall = flag.Bool("every", false, "kill programs of jobs with an MPS daemon at every system call, which takes an hour")
+
+// sparse is how many system calls apart programs are killed.
+func sparse(each int) int {
+	if *everyCall {
+		return 1
+	}
+	return each
+}
+
 // TestMPSKilledAtEverySystemCall kills Prolog and Epilog of a job with an MPS
 // daemon before each of their system calls, those of children between fork and
 // exec among them, and wants whatever comes next to leave no process, socket,
-// folder, cgroup or mode.
+// folder, cgroup or mode. There are thousands, most of them of looking again and
+// again what is left: without -every, some are left out.
 func TestMPSKilledAtEverySystemCall(t *testing.T) {
 	needTracer(t)
 	const workers = 4
-	n, gpus := beginMPS(t, "")
+	n, gpus := beginMPS(t)
 	nodes := []*Node{n}
 	for len(nodes) < workers {
-		another, _ := beginMPS(t, "")
+		another, _ := beginMPS(t)
 		nodes = append(nodes, another)
 	}
 	before, err := n.take()
@@ -345,10 +358,10 @@ func TestMPSKilledAtEverySystemCall(t *testing.T) {
 	tried := 0
 	for _, k := range []killing{
 		{name: "Prolog", from: before, prepare: nothing, command: prolog, only: parent, after: ended},
-		{name: "Prolog and its child at once", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, after: ended},
-		{name: "and then the next job", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, each: 10, after: next},
+		{name: "Prolog and its child at once", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, each: sparse(4), after: ended},
+		{name: "and then the next job", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, each: sparse(20), after: next},
 		{
-			name: "Prolog's child alone", from: before, prepare: nothing, command: prolog, only: child, each: 5,
+			name: "Prolog's child alone", from: before, prepare: nothing, command: prolog, only: child, each: sparse(10),
 			after: func(n *Node, got trace) error {
 				if got.processes[0].status != 0 {
 					return fmt.Errorf("gputune-prolog ended with %#x", got.processes[0].status)
@@ -368,7 +381,7 @@ func TestMPSKilledAtEverySystemCall(t *testing.T) {
 			},
 		},
 		{name: "Epilog", from: before, prepare: running, command: epilog, only: parent, after: back},
-		{name: "Epilog and its child at once", from: before, prepare: running, command: epilog, only: child, with: []int{0}, after: back},
+		{name: "Epilog and its child at once", from: before, prepare: running, command: epilog, only: child, with: []int{0}, each: sparse(40), after: back},
 	} {
 		t.Run(k.name, func(t *testing.T) { tried += k.everywhere(t, nodes) })
 	}

@@ -102,7 +102,7 @@ func traced(command *exec.Cmd, leave string, of int, before func(point) (kill []
 
 func (t *tracer) follow(pid int) error {
 	var status unix.WaitStatus
-	if _, err := wait(pid, &status); err != nil || !status.Stopped() {
+	if _, err := wait(pid, &status, 0); err != nil || !status.Stopped() {
 		return fmt.Errorf("start under a tracer: %w, status %#x", err, uint32(status))
 	}
 	const options = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEEXEC |
@@ -234,7 +234,13 @@ func (t *tracer) wait(status *unix.WaitStatus) (int, error) {
 			return 0, err
 		}
 		if _, known := t.of[thread]; known || tracedBy(thread) == unix.Gettid() {
-			return wait(thread, status)
+			// A thread that stopped and was killed since is to be waited for after
+			// others of its process.
+			got, err := wait(thread, status, unix.WNOHANG)
+			if err != nil || got != 0 {
+				return got, err
+			}
+			continue
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -273,9 +279,9 @@ func tracedBy(thread int) int {
 }
 
 // wait is waitpid(2) for threads as well as for processes.
-func wait(pid int, status *unix.WaitStatus) (int, error) {
+func wait(pid int, status *unix.WaitStatus, options int) (int, error) {
 	for {
-		thread, err := unix.Wait4(pid, status, unix.WALL, nil)
+		thread, err := unix.Wait4(pid, status, unix.WALL|options, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return thread, err
 		}

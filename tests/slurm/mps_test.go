@@ -94,16 +94,6 @@ func (s *settings) wantNoMPS(t *testing.T) {
 	if processes := s.mpsProcesses(t); len(processes) > 0 {
 		t.Errorf("processes left: %v", processes)
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/gputune-mps/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, group := range groups {
-		procs, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
-		if err == nil && len(procs) == 0 {
-			t.Logf("an empty cgroup, of another site's if not of this: %s", group)
-		}
-	}
 	if state, reason, err := s.NodeState(t.Context()); err != nil || state != "idle" {
 		t.Errorf("node is %s for %q, %v", state, reason, err)
 	}
@@ -121,11 +111,10 @@ func (s *settings) as(t *testing.T, user, name string, arguments ...string) bed.
 	return result
 }
 
-// script submits a batch script with an MPS daemon as a user and returns the
-// job's id.
-func (s *settings) script(t *testing.T, user, text string, arguments ...string) string {
+// script submits a batch script as the one user and returns the job's id.
+func (s *settings) script(t *testing.T, text string, arguments ...string) string {
 	t.Helper()
-	result := s.as(t, user, "sbatch", append(append([]string{"--parsable", "-D", s.Folder}, arguments...), "--wrap", text)...)
+	result := s.as(t, oneUser, "sbatch", append(append([]string{"--parsable", "-D", s.Folder}, arguments...), "--wrap", text)...)
 	return strings.TrimSpace(result.Stdout)
 }
 
@@ -146,7 +135,7 @@ func (s *settings) text(t *testing.T, path string) string {
 func TestMPS(t *testing.T) {
 	s := startMPS(t, site.Options{})
 	seen := filepath.Join(s.Folder, "seen")
-	first := s.script(t, oneUser, fmt.Sprintf("srun -Q -n2 %s >%s.new; cat %s/fakenvml.state >>%[2]s.new; mv %[2]s.new %[2]s; sleep 600",
+	first := s.script(t, fmt.Sprintf("srun -Q -n2 %s >%s.new; cat %s/fakenvml.state >>%[2]s.new; mv %[2]s.new %[2]s; sleep 600",
 		s.MPS.Client(), seen, s.NVML.Folder), "-n2", "--gpus=1", "--gpu-mps=auto,mem=4G")
 	text := s.text(t, seen)
 	gpu := gpuOf(t, s.Site, "0").UUID
@@ -178,7 +167,7 @@ func TestMPSSteps(t *testing.T) {
 	output := filepath.Join(s.Folder, "out")
 	client := s.MPS.Client()
 	show := fmt.Sprintf("/bin/sh -c 'echo \"$(%s) ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none} ${CUDA_MPS_PIPE_DIRECTORY:+set}\"'", client)
-	s.script(t, oneUser, strings.Join([]string{
+	s.script(t, strings.Join([]string{
 		"echo batch $(" + show + ")",
 		"echo srun $(srun -Q -n2 " + show + ")",
 		"echo single $(srun -Q -n1 " + show + ")",
@@ -231,7 +220,7 @@ func TestMPSDevices(t *testing.T) {
 	for name, constrained := range map[string]bool{"constrained": true, "open": false} {
 		t.Run(name, func(t *testing.T) {
 			s := startMPS(t, site.Options{Bed: bed.Options{ConstrainDevices: constrained}})
-			hold := s.script(t, oneUser, "sleep 600", "-n1", "--gpus=1", "-o", "/dev/null")
+			hold := s.script(t, "sleep 600", "-n1", "--gpus=1", "-o", "/dev/null")
 			s.wait(t, "the GPU to be taken", time.Minute, func() bool {
 				jobs, err := s.Jobs(t.Context())
 				return err == nil && len(jobs) == 1 && jobs[0].State == "RUNNING"
@@ -273,7 +262,7 @@ func TestMPSEnds(t *testing.T) {
 		if err := os.RemoveAll(seen); err != nil {
 			t.Fatal(err)
 		}
-		id = s.script(t, oneUser, fmt.Sprintf("%s >%s; %s", s.MPS.Client(), seen, then), append([]string{"-n1", "--gpus=2", "--gpu-mps=50", "-o", "/dev/null"}, arguments...)...)
+		id = s.script(t, fmt.Sprintf("%s >%s; %s", s.MPS.Client(), seen, then), append([]string{"-n1", "--gpus=2", "--gpu-mps=50", "-o", "/dev/null"}, arguments...)...)
 		s.wait(t, "the job to begin", time.Minute, func() bool {
 			text, err := os.ReadFile(seen)
 			return err == nil && strings.Contains(string(text), "percent 50.0")
@@ -387,7 +376,7 @@ func TestMPSThatHasDied(t *testing.T) {
 		t.Run(refusal, func(t *testing.T) {
 			s := startMPS(t, site.Options{Config: fmt.Sprintf("[job]\non_refusal = %q\n", refusal)})
 			seen, output := filepath.Join(s.Folder, "seen"), filepath.Join(s.Folder, "out")
-			id := s.script(t, oneUser, fmt.Sprintf("touch %s; while [ -e %[1]s ]; do sleep 0.1; done; srun -Q -n2 -l %s; echo status $?", seen, s.MPS.Client()),
+			id := s.script(t, fmt.Sprintf("touch %s; while [ -e %[1]s ]; do sleep 0.1; done; srun -Q -n2 -l %s; echo status $?", seen, s.MPS.Client()),
 				"-n2", "--gpus=1", "--gpu-mps=50", "-o", output)
 			s.text(t, seen)
 			if err := syscall.Kill(s.daemon(t), syscall.SIGKILL); err != nil {
