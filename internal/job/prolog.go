@@ -370,6 +370,9 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 			if w, has := a.wish.(stepFile); has {
 				a.suffix, a.text = w.file(s)
 			}
+			if w, has := a.wish.(cautious); has {
+				a.Caution = w.caution(s)
+			}
 		}
 		return false, nil
 	}

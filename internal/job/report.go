@@ -39,6 +39,7 @@ type Option struct {
 	State   State  `json:"state"`
 	Reason  string `json:"reason,omitempty"`
 	Nearest string `json:"nearest,omitempty"` // value that would be accepted, "" if none is near
+	Caution string `json:"caution,omitempty"` // what the user should know of an applied option
 	GPUs    []GPU  `json:"gpus,omitempty"`    // that it changed
 	// Node are the changes that are not a GPU's, by their keys.
 	Node []Changed `json:"node,omitempty"`
@@ -98,6 +99,9 @@ func (r *Report) notice() string {
 			kind = r.OnRefusal
 			lines = append(lines, o.line(r.OnRefusal))
 		}
+		if o.Caution != "" {
+			lines = append(lines, o.given()+": "+o.Caution)
+		}
 	}
 	if r.Fault != "" {
 		lines = append(lines, "the job's options are not carried out: "+r.Fault)
@@ -143,6 +147,7 @@ const (
 	shownSuffix  = ".notice.shown"
 	newSuffix    = ".new"
 	mpsSuffix    = ".mps" // what the job's steps have to know of its MPS daemon
+	migSuffix    = ".mig" // the MIG devices of its GPUs
 )
 
 func (h *Host) reports() reports {
@@ -197,7 +202,7 @@ func (r reports) put(job, suffix string, text []byte) error {
 // remove removes all of a job's files. None is no error.
 func (r reports) remove(job string) error {
 	var failed []error
-	for _, suffix := range []string{noticeSuffix, shownSuffix, mpsSuffix, reportSuffix, newSuffix} {
+	for _, suffix := range []string{noticeSuffix, shownSuffix, mpsSuffix, migSuffix, reportSuffix, newSuffix} {
 		if err := r.Remove(reportName(job, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = append(failed, err)
 		}

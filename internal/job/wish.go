@@ -26,6 +26,7 @@ type wish interface {
 
 // wishes has the maker of each option's wish.
 var wishes = map[string]func(value string, site conf.Config) (wish, error){
+	option.MIGName:         newMIG,
 	option.ClocksName:      newClocks,
 	option.PowerName:       newPower,
 	option.ComputeModeName: newComputeMode,
@@ -65,6 +66,12 @@ type stepFile interface {
 	// file returns what the file's name has behind the job's number, and its text;
 	// "" is no file.
 	file(s *scene) (suffix, text string)
+}
+
+// cautious is a wish that the user should know something about once it is applied.
+type cautious interface {
+	// caution returns what, in one line; "" is nothing.
+	caution(s *scene) string
 }
 
 // fault is an error that refuses nothing: gputune or the site cannot tell.

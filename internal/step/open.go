@@ -11,6 +11,7 @@ import (
 	"gputune/internal/mig"
 	"gputune/internal/node"
 	"gputune/internal/option"
+	"gputune/internal/placement"
 	"gputune/internal/slurm"
 	"gputune/internal/topology"
 )
@@ -72,6 +73,9 @@ func Open(request Request) (*Step, error) {
 	}
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}
+	}
+	if !s.Option.On { // the step is here for its MIG devices alone
+		s.Option.Policy.CPUs, s.Option.Policy.Mem = placement.CPUsNone, placement.MemNone
 	}
 	s.KeepCPUs, _ = slurm.ExplicitCPUBind(lookup(request.Environment))
 	s.KeepMems, _ = slurm.ExplicitMemBind(lookup(request.Environment))

@@ -19,6 +19,8 @@ static const struct job_option {
 	const char *name, *arginfo, *usage;
 	int has_arg; /* 1: needs a value, 2: may be given bare */
 } table[] = {
+	{ "gpu-mig", "PROFILE[:N]+...", "split each of the job's GPUs into MIG devices, such as 3g.71gb+1g.18gb:4, "
+					"which are dealt to its tasks in order", 1 },
 	{ "gpu-clocks", "SPEC", "clocks of the job's GPUs: low|medium|high|highm1|MHZ|MIN-MAX, memory=..., or both", 1 },
 	{ "gpu-power", "WATTS", "power limit of each of the job's GPUs: WATTS, max or default", 1 },
 	{ "gpu-compute-mode", "MODE", "compute mode of the job's GPUs: shared, exclusive or prohibited", 1 },
