@@ -10,7 +10,7 @@ import "gputune/internal/idset"
 // kernel's numbers, which can have holes. Facts that the source does not state
 // are empty, never guessed.
 type Machine struct {
-	Source   string    `json:"source"`             // "sysfs", or the kind of file it was read from
+	Source   string    `json:"source"`             // the kind of source it was read from, one of the Kind… constants
 	CPUs     idset.Set `json:"cpus"`               // online CPUs
 	Offline  idset.Set `json:"offline,omitzero"`   // present CPUs that are not online
 	Nodes    []Node    `json:"nodes"`              // by ascending ID
@@ -30,7 +30,7 @@ type Machine struct {
 type Node struct {
 	ID        int         `json:"id"`
 	CPUs      idset.Set   `json:"cpus"`                // online CPUs
-	MemoryMiB int64       `json:"memory_mib"`          // MemTotal of the node's meminfo, 0: no memory
+	MemoryMiB int64       `json:"memory_mib"`          // MemTotal of the node's meminfo, 0: no memory, MemoryUnknown
 	Distances map[int]int `json:"distances,omitempty"` // to each node by its ID, ACPI SLIT units (10: itself)
 }
 
@@ -55,7 +55,7 @@ type L3Group struct {
 // Slurm's gres index are three further, different numberings.
 type GPU struct {
 	Index int    `json:"index"`           // position in Machine.GPUs, by PCI address (NVML's order)
-	PCI   string `json:"pci"`             // "0000:47:00.0"
+	PCI   string `json:"pci"`             // "0000:47:00.0", "" where the source names GPUs by number only
 	UUID  string `json:"uuid"`            // "GPU-…", "" unknown
 	Minor int    `json:"minor"`           // N of /dev/nvidiaN, -1 unknown
 	Model string `json:"model,omitempty"` // as the driver names it

@@ -36,7 +36,7 @@ func Read(root string, options Options) (*Machine, error) {
 	}
 	defer t.close()
 	r := newReader(t)
-	m := &Machine{Source: "sysfs"}
+	m := &Machine{Source: KindSysfs}
 	if err := r.cpus(m); err != nil {
 		return nil, fmt.Errorf("reading the topology below %s: %w", root, err)
 	}
