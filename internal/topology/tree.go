@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -39,9 +40,8 @@ func openTree(root string) (*tree, error) {
 
 func (t *tree) close() { _ = unix.Close(t.fd) }
 
-// read returns the content of the file at path, which is relative to the root.
-// The bytes are valid until the next call.
-func (t *tree) read(path string) ([]byte, error) {
+// Read implements Files.
+func (t *tree) Read(path string) ([]byte, error) {
 	// O_NONBLOCK: a FIFO in a copied tree must not block its reader.
 	fd, err := openat(t.fd, path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
@@ -90,8 +90,8 @@ func readAll(fd int, buf []byte, limit int) ([]byte, error) {
 	}
 }
 
-// names returns the names in the folder at path, in no particular order.
-func (t *tree) names(path string) ([]string, error) {
+// Names implements Files.
+func (t *tree) Names(path string) ([]string, error) {
 	fd, err := openat(t.fd, path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (t *tree) names(path string) ([]string, error) {
 	}
 }
 
-// link returns where the symbolic link at path points.
-func (t *tree) link(path string) (string, error) {
+// Link implements Files.
+func (t *tree) Link(path string) (string, error) {
 	var target [unix.PathMax]byte
 	n, err := unix.Readlinkat(t.fd, path, target[:])
 	if err != nil {
@@ -136,7 +136,7 @@ func openat(dir int, path string, flags int) (int, error) {
 
 // isMissing tells whether err says that there is no such file.
 func isMissing(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
 // clip shortens what goes into a message.
