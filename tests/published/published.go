@@ -17,21 +17,35 @@ const Variable = "GPUTUNE_TOPOLOGIES"
 // that the variable names has to be there.
 func Folder(tb testing.TB) string {
 	tb.Helper()
-	if named := os.Getenv(Variable); named != "" {
-		if _, err := os.Stat(filepath.Join(named, "INDEX.tsv")); err != nil {
-			tb.Fatalf("%s: %v", Variable, err)
-		}
-		return named
+	folder, ok := find()
+	switch {
+	case !ok:
+		tb.Skipf("no folder shared/topologies in or beside the repository, and %s is not set", Variable)
+	case !isFolder(folder):
+		tb.Fatalf("%s=%s has no INDEX.tsv", Variable, folder)
 	}
-	for up := "."; ; up = filepath.Join(up, "..") {
+	return folder
+}
+
+func find() (string, bool) {
+	if named := os.Getenv(Variable); named != "" {
+		return named, true
+	}
+	for up := "."; len(up) < 64; up = filepath.Join(up, "..") {
+		if _, err := os.Stat(filepath.Join(up, "go.mod")); err != nil {
+			continue
+		}
 		for _, folder := range []string{"shared/topologies", "../shared/topologies"} {
-			candidate := filepath.Join(up, folder)
-			if _, err := os.Stat(filepath.Join(candidate, "INDEX.tsv")); err == nil {
-				return candidate
+			if candidate := filepath.Join(up, folder); isFolder(candidate) {
+				return candidate, true
 			}
 		}
-		if _, err := os.Stat(filepath.Join(up, "go.mod")); err == nil || len(up) > 64 {
-			tb.Skipf("no folder shared/topologies in or beside the repository, and %s is not set", Variable)
-		}
+		break
 	}
+	return "", false
+}
+
+func isFolder(path string) bool {
+	_, err := os.Stat(filepath.Join(path, "INDEX.tsv"))
+	return err == nil
 }

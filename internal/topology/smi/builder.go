@@ -20,6 +20,7 @@ type builder struct {
 	table      *table // nil: none
 	host       *host
 	identities map[int]identity
+	all        []gpu
 	gpuNames   []string // in the matrix, of the GPUs by position
 	unknown    []string
 }
@@ -52,8 +53,12 @@ func (b *builder) machine() (*topology.Machine, error) {
 		return nil, err
 	}
 	b.locate(gpus)
+	b.all = gpus
 	b.nodes(m, gpus)
 	b.allCPUs(m, gpus)
+	for i := range m.Nodes {
+		m.Nodes[i].CPUs = m.Nodes[i].CPUs.And(m.CPUs)
+	}
 	for i, g := range gpus {
 		m.GPUs = append(m.GPUs, b.gpu(m, g, i))
 		b.gpuNames = append(b.gpuNames, gpuLabel(g.number))
@@ -240,12 +245,28 @@ func (b *builder) gpu(m *topology.Machine, g gpu, position int) topology.GPU {
 	if !g.nodes.Empty() {
 		gpu.NodesFrom = fromTable
 	}
-	if gpu.CPUs.Empty() && len(b.host.nodes) > 0 {
+	if strange := g.cpus.AndNot(m.CPUs); !strange.Empty() {
+		m.Warnings = append(m.Warnings, fmt.Sprintf("%s: CPUs %s are not among those that lscpu or numactl lists: they are not used", gpuLabel(g.number), strange))
+		gpu.CPUs = g.cpus.And(m.CPUs)
+	}
+	if g.cpus.Empty() && len(b.host.nodes) > 0 {
 		for _, node := range m.Nodes {
 			if g.nodes.Has(node.ID) {
 				gpu.CPUs = gpu.CPUs.Or(node.CPUs)
 			}
 		}
 	}
+	gpu.CPUsDoubted = b.doubted(gpu.CPUs, g)
 	return gpu
+}
+
+// doubted tells whether another GPU, on other nodes, has some of the same CPUs:
+// then the lists are those of the process that asked.
+func (b *builder) doubted(cpus idset.Set, g gpu) bool {
+	for _, other := range b.all {
+		if !g.nodes.Empty() && !other.nodes.Empty() && other.nodes.And(g.nodes).Empty() && !other.cpus.And(cpus).Empty() {
+			return true
+		}
+	}
+	return false
 }
