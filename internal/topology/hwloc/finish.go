@@ -24,6 +24,7 @@ func (r *reader) finish() error {
 	if r.online != nil {
 		m.Offline = m.CPUs.AndNot(*r.online)
 		m.CPUs = m.CPUs.And(*r.online)
+		r.dropOffline()
 	}
 	if len(m.Nodes) == 0 && r.memory >= 0 {
 		// hwloc 1 has no node where the kernel has node 0 only.
@@ -38,6 +39,23 @@ func (r *reader) finish() error {
 	m.Resolve()
 	r.sayWhatIsMissing()
 	return nil
+}
+
+// dropOffline takes CPUs that are not online from what they are part of.
+func (r *reader) dropOffline() {
+	m := r.m
+	for i := range m.Packages {
+		m.Packages[i].CPUs = m.Packages[i].CPUs.And(m.CPUs)
+	}
+	for i := range m.Cores {
+		m.Cores[i].CPUs = m.Cores[i].CPUs.And(m.CPUs)
+	}
+	for i := range m.L3 {
+		m.L3[i].CPUs = m.L3[i].CPUs.And(m.CPUs)
+	}
+	m.Packages = slices.DeleteFunc(m.Packages, func(p topology.Package) bool { return p.CPUs.Empty() })
+	m.Cores = slices.DeleteFunc(m.Cores, func(c topology.Core) bool { return c.CPUs.Empty() })
+	m.L3 = slices.DeleteFunc(m.L3, func(l topology.L3Group) bool { return l.CPUs.Empty() })
 }
 
 // nodeCPUs takes CPUs from nodes that have none of their own, and warns of

@@ -56,6 +56,9 @@ func Parse(text []byte) (*topology.Machine, []string, error) {
 	if err := r.finish(); err != nil {
 		return nil, nil, err
 	}
+	if r.m.CPUs.Empty() {
+		return nil, nil, root.Errorf("no PU that is online")
+	}
 	return r.m, r.unknown, nil
 }
 

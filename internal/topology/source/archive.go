@@ -69,10 +69,14 @@ func readArchive(content io.Reader) (*topology.Machine, []string, error) {
 // unpack keeps the entries that can matter and counts the others.
 func unpack(content io.Reader) (files *memory, left int, err error) {
 	files = newMemory()
-	archive := tar.NewReader(content)
+	end := &ending{from: content}
+	archive := tar.NewReader(end)
 	kept := int64(0)
 	for count := 1; ; count++ {
 		header, err := archive.Next()
+		if errors.Is(err, io.EOF) && !end.marked() {
+			return nil, 0, fmt.Errorf("tar, after entry %d: no mark of the end: the archive is cut", count-1)
+		}
 		if errors.Is(err, io.EOF) {
 			return files, left, nil
 		}
@@ -127,3 +131,24 @@ func entryPath(name string) (string, bool) {
 	}
 	return path.Join(parts...), below
 }
+
+// ending remembers the last bytes that were read: package tar takes the end of
+// a file for the end of the archive, also without the zeros that mark it.
+type ending struct {
+	from io.Reader
+	last [sniffed]byte
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	n, err := e.from.Read(p)
+	read := p[:n]
+	if len(read) >= len(e.last) {
+		copy(e.last[:], read[len(read)-len(e.last):])
+	} else {
+		copy(e.last[:], e.last[len(read):])
+		copy(e.last[len(e.last)-len(read):], read)
+	}
+	return n, err
+}
+
+func (e *ending) marked() bool { return e.last == [sniffed]byte{} }

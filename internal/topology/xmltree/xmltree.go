@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
 
 const (
@@ -44,7 +45,7 @@ func (e *Element) Get(name string) string {
 
 // Errorf returns an error that begins with the element's line and name.
 func (e *Element) Errorf(format string, args ...any) error {
-	return fmt.Errorf("line %d: <%s>: %w", e.Line, e.Name, fmt.Errorf(format, args...))
+	return fmt.Errorf("line %d: <%s>: %w", e.Line, short(e.Name), fmt.Errorf(format, args...))
 }
 
 // All calls visit for e and everything below it, in the order of the file,
@@ -90,14 +91,14 @@ func Parse(text []byte) (*Element, error) {
 				parent := open[len(open)-1]
 				parent.Children = append(parent.Children, element)
 			} else if root != nil {
-				return nil, element.Errorf("a second root beside the <%s> of line %d", root.Name, root.Line)
+				return nil, element.Errorf("a second root beside the <%s> of line %d", short(root.Name), root.Line)
 			} else {
 				root = element
 			}
 			open = append(open, element)
 		case xml.EndElement:
 			if len(open) == 0 || open[len(open)-1].Name != found.Name.Local {
-				return nil, fmt.Errorf("line %d: </%s> ends nothing that is open%s", line, found.Name.Local, opened(open))
+				return nil, fmt.Errorf("line %d: </%s> ends nothing that is open%s", line, short(found.Name.Local), opened(open))
 			}
 			open = open[:len(open)-1]
 		case xml.CharData:
@@ -125,16 +126,31 @@ func opened(open []*Element) string {
 		return ""
 	}
 	last := open[len(open)-1]
-	return fmt.Sprintf(": <%s> of line %d is open", last.Name, last.Line)
+	return fmt.Sprintf(": <%s> of line %d is open", short(last.Name), last.Line)
 }
 
 func readable(decoder *xml.Decoder, err error) error {
 	var syntax *xml.SyntaxError
 	if errors.As(err, &syntax) {
-		return fmt.Errorf("line %d: %s", syntax.Line, syntax.Msg)
+		return fmt.Errorf("line %d: %s", syntax.Line, short(syntax.Msg))
 	}
 	line, _ := decoder.InputPos()
 	return fmt.Errorf("line %d: %w", line, err)
+}
+
+// short makes what a file contains fit for a message on a terminal.
+func short(text string) string {
+	const longest = 100
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return '?'
+	}, text[:min(len(text), longest+1)])
+	if len(text) > longest {
+		text = text[:longest] + "…"
+	}
+	return text
 }
 
 // Root returns the name of the first element, "" if the text does not begin as
