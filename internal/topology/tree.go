@@ -25,8 +25,9 @@ const maxFolderEntries = 1 << 16
 // runtime's poller, which costs two more calls for each file and leaves an
 // epoll descriptor in the process, here slurmstepd.
 type tree struct {
-	fd  int
-	buf []byte
+	fd     int
+	buf    []byte
+	inside bool // symbolic links lead nowhere but below the root
 }
 
 // openTree opens the folder that stands for "/".
@@ -35,7 +36,28 @@ func openTree(root string) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", root, err)
 	}
-	return &tree{fd: fd, buf: make([]byte, firstRead)}, nil
+	return &tree{fd: fd, buf: make([]byte, firstRead), inside: root != "/"}, nil
+}
+
+// open opens a path below the root. In a copy, a link such as /etc means the
+// copy's own /etc, never this machine's; kernels before 5.6 cannot tell the two
+// apart, and follow it.
+func (t *tree) open(path string, flags int) (int, error) {
+	if !t.inside {
+		return openat(t.fd, path, flags)
+	}
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT}
+	for {
+		fd, err := unix.Openat2(t.fd, path, &how)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // something was renamed meanwhile
+		case errors.Is(err, unix.ENOSYS):
+			t.inside = false
+			return openat(t.fd, path, flags)
+		default:
+			return fd, err
+		}
+	}
 }
 
 func (t *tree) close() { _ = unix.Close(t.fd) }
@@ -43,7 +65,7 @@ func (t *tree) close() { _ = unix.Close(t.fd) }
 // Read implements Files.
 func (t *tree) Read(path string) ([]byte, error) {
 	// O_NONBLOCK: a FIFO in a copied tree must not block its reader.
-	fd, err := openat(t.fd, path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	fd, err := t.open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +114,7 @@ func readAll(fd int, buf []byte, limit int) ([]byte, error) {
 
 // Names implements Files.
 func (t *tree) Names(path string) ([]string, error) {
-	fd, err := openat(t.fd, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := t.open(path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,12 @@ import (
 	"gputune/internal/topology/smi"
 )
 
-// maxText bounds a text: hwloc's XML of the largest machines has a few MiB.
-const maxText = 32 << 20
+const (
+	// maxText bounds a text: hwloc's XML of the largest machines has a few MiB.
+	maxText = 8 << 20
+	// maxPasted bounds what people paste, with the logs around it.
+	maxPasted = 2 << 20
+)
 
 func openFile(path string) (*topology.Machine, topology.Source, error) {
 	source := topology.Source{File: path}
@@ -82,7 +86,7 @@ func detect(text []byte) *format {
 		return &format{topology.KindHwloc, hwloc.Parse}
 	case nccl.Detect(begin):
 		return &format{topology.KindNCCL, nccl.Parse}
-	case smi.Detect(begin):
+	case len(begin) <= maxPasted && smi.Detect(begin):
 		return &format{topology.KindNVIDIASMI, smi.Parse}
 	}
 	return nil
@@ -90,5 +94,9 @@ func detect(text []byte) *format {
 
 func parseSnapshot(text []byte) (*topology.Machine, []string, error) {
 	m, err := topology.ParseSnapshot(text)
-	return m, nil, err
+	if err != nil {
+		return nil, nil, err
+	}
+	m.Source = topology.KindSnapshot
+	return m, copyUnknown(m), nil
 }

@@ -135,7 +135,7 @@ func readable(decoder *xml.Decoder, err error) error {
 		return fmt.Errorf("line %d: %s", syntax.Line, short(syntax.Msg))
 	}
 	line, _ := decoder.InputPos()
-	return fmt.Errorf("line %d: %w", line, err)
+	return fmt.Errorf("line %d: %s", line, short(err.Error()))
 }
 
 // short makes what a file contains fit for a message on a terminal.
