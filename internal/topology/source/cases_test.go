@@ -147,7 +147,7 @@ func TestCaseWrongMasks(t *testing.T) {
 	m := read(t, nccl(ncclNode(0, "00000000,000fffff", 1), ncclNode(1, "000000ff,fff00000", 5)))
 	expect(t, "right masks", plan(m, placement.Default(), "0-39", 0, 1), "0-19 mem 0 local", "20-39 mem 1 local")
 	m = read(t, nccl(ncclNode(0, "0000ffff,0000ffff", 1), ncclNode(1, "0000ffff,0000ffff", 5)))
-	expect(t, "placeholders", plan(m, placement.Default(), "0-39", 0, 1), "0-15,32-39 mem  unknown", "0-15,32-39 mem  unknown")
+	expect(t, "placeholders", plan(m, placement.Default(), "0-39", 0, 1), "0-15,32-39 mem 0 unknown", "0-15,32-39 mem 1 unknown")
 	if len(m.Warnings) != 1 {
 		t.Errorf("warnings %q", m.Warnings)
 	}
