@@ -99,16 +99,17 @@ func TestGenerations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plain := matrix(c.titles, c.values...)
 			for form, text := range map[string]string{
-				"tabs":            plain,
-				"blanks":          expand(plain),
-				"carriage return": strings.ReplaceAll(plain, "\n", "\r\n"),
-				"underlined":      strings.Replace("\x1b[4m"+plain, "\n", "\x1b[0m\n", 1),
-				"escape lost":     strings.Replace("\t[4m"+plain[1:], "\n", "[0m\n", 1),
-				"comment":         "# " + strings.ReplaceAll(strings.TrimSpace(plain), "\n", "\n# "),
-				"srun --label":    "3: " + strings.ReplaceAll(strings.TrimRight(plain, "\n"), "\n", "\n3: "),
-				"log":             "2026-01-01T00:00:00 node1 GPUs: \n" + plain + "\nLegend:\n\n  X    = Self\n  NV#  = GPU0 to GPU1\n",
-				"second matrix":   plain + "\n" + matrix(middle, "99\t9"),
-				"after topo -p2p": strings.NewReplacer("SYS", "OK", "\t"+c.titles, "").Replace(matrix(c.titles, make([]string, len(c.values))...)) + "\n" + plain,
+				"tabs":             plain,
+				"blanks":           expand(plain),
+				"carriage return":  strings.ReplaceAll(plain, "\n", "\r\n"),
+				"underlined":       strings.Replace("\x1b[4m"+plain, "\n", "\x1b[0m\n", 1),
+				"escape lost":      strings.Replace("\t[4m"+plain[1:], "\n", "[0m\n", 1),
+				"comment":          "# " + strings.ReplaceAll(strings.TrimSpace(plain), "\n", "\n# "),
+				"srun --label":     "3: " + strings.ReplaceAll(strings.TrimRight(plain, "\n"), "\n", "\n3: "),
+				"blanks, labelled": "node1: " + strings.ReplaceAll(strings.TrimRight(expand(plain), "\n"), "\n", "\nnode1: "),
+				"log":              "2026-01-01T00:00:00 node1 GPUs: \n" + plain + "\nLegend:\n\n  X    = Self\n  NV#  = GPU0 to GPU1\n",
+				"second matrix":    plain + "\n" + matrix(middle, "99\t9"),
+				"after topo -p2p":  strings.NewReplacer("SYS", "OK", "\t"+c.titles, "").Replace(matrix(c.titles, make([]string, len(c.values))...)) + "\n" + plain,
 			} {
 				m, unknown, err := smi.Parse([]byte(text))
 				if err != nil {

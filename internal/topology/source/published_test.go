@@ -215,6 +215,7 @@ func TestPublishedHwloc(t *testing.T) {
 	t.Logf("read %d XML files of hwloc", read)
 }
 
+// TestPublishedArchives reads archives of the sys and proc of machines.
 func TestPublishedArchives(t *testing.T) {
 	folder := published.Folder(t)
 	read := 0
