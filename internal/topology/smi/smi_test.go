@@ -217,6 +217,25 @@ func TestLscpuTable(t *testing.T) {
 	}
 }
 
+// TestListsOfTheAsker shows that lists of CPUs are doubted where GPUs of other
+// nodes have the same.
+func TestListsOfTheAsker(t *testing.T) {
+	for _, c := range []struct {
+		second string
+		want   bool
+	}{{"0-3\t1", true}, {"0-3\t0", false}, {"4-7\t1", false}} {
+		m, _, err := smi.Parse([]byte(matrix(middle, "0-3\t0", c.second)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, gpu := range m.GPUs {
+			if gpu.CPUsDoubted != c.want {
+				t.Errorf("%q: GPU %d: doubted is %v", c.second, gpu.Index, gpu.CPUsDoubted)
+			}
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"no matrix":       {"GPU0 is here\n", smi.ErrNoMatrix.Error()},

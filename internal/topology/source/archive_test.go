@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,7 +77,12 @@ func file(t *testing.T, content []byte) string {
 }
 
 func TestArchive(t *testing.T) {
+	absolute := slices.Clone(machineFiles)
+	for i := range absolute {
+		absolute[i].target = strings.ReplaceAll(absolute[i].target, "../../../", "/sys/")
+	}
 	for name, content := range map[string][]byte{
+		"absolute links":             archive(t, "host/", absolute),
 		"plain":                      archive(t, "", machineFiles),
 		"gzip":                       compressed(t, archive(t, "", machineFiles)),
 		"in a folder":                archive(t, "node17/", machineFiles),
