@@ -120,6 +120,7 @@ test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger
 	$(GO) vet ./...
 	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
 	$(GO) test ./internal/ledger ./internal/mig ./tests/fakenvml # every kill point, which the race detector has no time for
+	$(GO) test -count=1 -v -run 'Published|Lstopo' ./internal/topology/... # says how many files of real machines were read
 	$(GO) test -count=1 -v ./tests/kernel # settings of a node on this machine's kernel, put back whatever happens; as root
 	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 
@@ -161,7 +162,7 @@ bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as
 	@echo "Prolog and Epilog (aims: 10 ms for a job without options, 20 ms of their own for eight GPUs)"
 	@$(GO) test -run '^$$' -bench . -benchtime 100x ./tests/node
 	@echo "planning (aim: 1 ms) and reading a machine"
-	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology
+	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology ./internal/topology/source
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnings as errors
