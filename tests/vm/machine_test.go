@@ -17,6 +17,11 @@ import (
 // plugstack is the line that the README tells sites to add.
 const plugstack = "optional /usr/lib/gputune/spank_gputune.so"
 
+// slurmConf are lines of slurm.conf for every machine: numbers of jobs that are
+// seen to be such, and no timeout on a busy host. Slurm forgets a job after five
+// minutes otherwise, which is before a test with many has asked how they ended.
+const slurmConf = "FirstJobId=4001\nMinJobAge=3600\nMessageTimeout=60\n"
+
 // commandTimeout is for a host that gives a machine a tenth of a CPU.
 const commandTimeout = 5 * time.Minute
 
@@ -49,8 +54,8 @@ func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	m := &machine{VM: vm, suite: suite, log: &strings.Builder{}}
 	t.Cleanup(func() { m.explain(t) })
 	began := time.Now()
-	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' SLURM_EXTRA='FirstJobId=4001\n%s' slurm-up && nvml-up",
-		guestBuild, suite.Slurm(), tests.settings, plugstack, tests.slurmConf))
+	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' SLURM_EXTRA='%s' slurm-up && nvml-up",
+		guestBuild, suite.Slurm(), tests.settings, plugstack, slurmConf+tests.slurmConf))
 	var memoryOnly idset.Set
 	for id, n := range topo.Nodes {
 		if n.CPUs == "" {
