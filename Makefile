@@ -31,7 +31,7 @@ override CGO_CFLAGS += -Wno-deprecated-declarations $(HARDENING)
 export CGO_CFLAGS
 CC ?= cc
 CFLAGS ?= -O2 -g
-SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Wall -Wextra $(CFLAGS) $(CPPFLAGS) $(HARDENING) \
+SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -ffile-prefix-map=$(CURDIR)=. -fPIC -fvisibility=hidden -Wall -Wextra $(CFLAGS) $(CPPFLAGS) $(HARDENING) \
 	-DGPUTUNE_CORE='"$(PKGLIBDIR)/libgputune.so"' -DGPUTUNE_PROGRAM='"$(PREFIX)/bin/gputune"'
 SHIM_LDFLAGS := $(LDFLAGS) -shared $(RELRO) -Wl,-z,nodelete -Wl,--version-script=spank/shim/exports.map
 
@@ -127,7 +127,7 @@ demo: build $(BUILD)/deps-test.stamp ## a real Slurm on loopback: the same job w
 	@$(GO) run ./tests/slurm/demo
 
 .PHONY: test
-test: test-unit test-slurm test-vm ## every level that this machine can run
+test: test-unit test-package test-slurm test-vm ## every level that this machine can run
 
 .PHONY: test-unit
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
@@ -135,6 +135,10 @@ test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger
 	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
 	$(GO) test ./internal/ledger ./tests/fakenvml # every kill point, which the race detector has no time for
 	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
+
+.PHONY: test-package
+test-package: rpm deb $(BUILD)/deps-test.stamp ## rpm and deb: the same bytes twice, installed, upgraded, removed
+	$(GO) test -tags packages -count=1 -timeout 20m -v ./tests/package
 
 .PHONY: test-slurm
 test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loopback
@@ -178,7 +182,7 @@ bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnings as errors
-	GOFLAGS=-buildvcs=false $(TOOLS)/golangci-lint run --build-tags slurm,vm,gpu ./... # -trimpath would have it look for cgo's files of another checkout
+	GOFLAGS=-buildvcs=false $(TOOLS)/golangci-lint run --build-tags slurm,vm,gpu,packages ./... # -trimpath would have it look for cgo's files of another checkout
 	$(CC) $(SHIM_CFLAGS) -Werror -fsyntax-only -DGPUTUNE_SLURM_RELEASE=0x160500 $(SHIM_SOURCES)
 
 .PHONY: fmt
