@@ -43,9 +43,10 @@ PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps ut
 PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
 # Folders with Go packages, and where each program's is.
-GO_FOLDERS := cmd conf epilog internal prolog spank tests
-PROGRAMS := gputune gputune-prolog gputune-epilog
+GO_FOLDERS := agent cmd conf epilog internal prolog spank tests
+PROGRAMS := gputune gputuned gputune-prolog gputune-epilog
 package_gputune := ./cmd/gputune
+package_gputuned := ./agent
 package_gputune-prolog := ./prolog
 package_gputune-epilog := ./epilog
 GO_SOURCES := $(shell find $(GO_FOLDERS) -name '*.go' 2>/dev/null) go.mod

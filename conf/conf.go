@@ -33,6 +33,7 @@ type Config struct {
 	Power       Power       `toml:"gpu_power"`
 	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
 	Baseline    Baseline    `toml:"baseline"`
+	Agent       Agent       `toml:"agent"`
 }
 
 // Paths are the places that a site may move.
@@ -124,6 +125,7 @@ func Default() Config {
 			Access: everybody(),
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
+		Agent: defaultAgent(),
 	}
 }
 
