@@ -12,6 +12,7 @@ PREFIX ?= /usr
 LIBDIR ?= $(PREFIX)/lib
 PKGLIBDIR := $(LIBDIR)/gputune
 SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
 VERSION := 0.1.0
 # The releases of Slurm for which a shim is built: major.minor as Slurm writes it.
 SLURM_RELEASES := 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05 26.11
@@ -179,7 +180,9 @@ install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<re
 	[ -e $(BUILD)/lib/slurm-$$release/spank_gputune.so ] || \
 		{ echo "install: Slurm $$release: want one of $(SLURM_RELEASES)"; exit 1; }; \
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/bin/gputune; \
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/bin/gputune-prolog $(BUILD)/bin/gputune-epilog; \
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/bin/gputune-prolog $(BUILD)/bin/gputune-epilog $(BUILD)/bin/gputuned; \
+	install -d $(DESTDIR)$(UNITDIR); \
+	sed 's#@sbindir@#$(PREFIX)/sbin#' conf/gputuned.service >$(DESTDIR)$(UNITDIR)/gputuned.service; \
 	install -D -m 755 $(BUILD)/lib/libgputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new; \
 	mv $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new $(DESTDIR)$(PKGLIBDIR)/libgputune.so; \
 	for r in $(SLURM_RELEASES); do install -D -m 755 -s -t $(DESTDIR)$(PKGLIBDIR)/slurm-$$r $(BUILD)/lib/slurm-$$r/spank_gputune.so; done; \
@@ -196,7 +199,8 @@ uninstall: ## remove what install put there, but for changed configuration
 	for r in $(SLURM_RELEASES); do rm -f $(DESTDIR)$(PKGLIBDIR)/slurm-$$r/spank_gputune.so; \
 		rmdir $(DESTDIR)$(PKGLIBDIR)/slurm-$$r 2>/dev/null || true; done
 	rm -f $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so $(DESTDIR)$(PREFIX)/bin/gputune \
-		$(DESTDIR)$(PREFIX)/sbin/gputune-prolog $(DESTDIR)$(PREFIX)/sbin/gputune-epilog
+		$(DESTDIR)$(PREFIX)/sbin/gputune-prolog $(DESTDIR)$(PREFIX)/sbin/gputune-epilog $(DESTDIR)$(PREFIX)/sbin/gputuned \
+		$(DESTDIR)$(UNITDIR)/gputuned.service
 	rmdir $(DESTDIR)$(PKGLIBDIR) 2>/dev/null || true
 	if cmp -s conf/gputune.toml $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; then \
 		rm -f $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; fi
