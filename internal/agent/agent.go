@@ -93,7 +93,8 @@ func (a *Agent) Once(ctx context.Context) error {
 	}
 	errs = append(errs, a.look(ctx))
 	if a.Verify != nil && a.Host.Site.Agent.VerifyInterval != 0 {
-		_, err := a.Verify.Check(ctx, a.Host.Site.Agent)
+		cost, err := a.Verify.Check(ctx, a.Host.Site.Agent)
+		a.Metrics.VerifySeconds.Add(cost.Seconds())
 		errs = append(errs, err)
 	}
 	a.count()

@@ -18,7 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"gputune/internal/affinity"
+	"gputune/internal/idset"
 	"gputune/internal/job"
+	"gputune/internal/verify"
+	"gputune/tests/slurm/bed"
 	"gputune/tests/slurm/site"
 )
 
@@ -88,7 +92,7 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 	kills, restores := 0, 0
 	helpers.Go(func() {
 		random := rand.New(rand.NewPCG(7, 8))
-		for kills < 100 {
+		for kills < 100 || ctx.Err() == nil {
 			command, output := s.agent(t)
 			// Most runs are shorter than the grace; some put back, and die in it.
 			time.Sleep(time.Duration(random.IntN(900)+random.IntN(2)*random.IntN(5000)) * time.Millisecond)
@@ -105,6 +109,12 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 	jobs := 0
 	script := fmt.Sprintf("R=%s/jobs/$SLURM_JOB_ID.json; sleep $0; cat %s/fakenvml.state $R >%s/$SLURM_JOB_ID", s.RunFolder, s.NVML.Folder, seen)
 	for ; jobs < 100; jobs++ {
+		if jobs%10 == 0 { // nobody comes after the last jobs who would put back what they have left
+			s.wait(t, "the jobs to end and what they have left to be put back", 4*time.Minute, func() bool {
+				queue, err := s.Jobs(t.Context())
+				return err == nil && len(queue) == 0 && len(s.files(t)) == 0
+			})
+		}
 		arguments := []string{"--no-requeue", "-o", "/dev/null", "--gpus=" + strconv.Itoa(1+c.random.IntN(2)), "--gpu-power=500"}
 		if c.random.IntN(2) > 0 {
 			arguments = append(arguments, "--gpu-clocks=1200")
@@ -173,4 +183,60 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 	if ran < jobs/4 || c.killed["epilog"]+c.killed["prolog"] == 0 || restores == 0 {
 		t.Error("that tested too little")
 	}
+}
+
+// A task that leaves its CPUs is found by "gputune verify" and by the agent, which
+// puts it back where the site says so.
+func TestVerify(t *testing.T) {
+	s := &settings{Site: start(t, site.Options{Jobs: true, Bed: bed.Options{ExtraSlurmConf: []string{"FirstJobId=31000000"}}})}
+	id := s.submit(t, "srun --gpu-numa-bind sh -c 'sleep 300; true'", "--gpus=1")
+	var report verify.Report
+	look := func(code int) verify.TaskReport {
+		t.Helper()
+		result, err := s.Gputune(t.Context(), "verify", id, "--format=json")
+		if err != nil || result.Code != code || json.Unmarshal([]byte(result.Stdout), &report) != nil || len(report.Tasks) != 1 {
+			t.Fatalf("%v, %v, want status %d", result, err, code)
+		}
+		return report.Tasks[0]
+	}
+	s.wait(t, "the task", time.Minute, func() bool {
+		result, err := s.Gputune(t.Context(), "verify", id, "--format=json")
+		return err == nil && result.Code == 0 && strings.Contains(result.Stdout, `"processes": 2`)
+	})
+	task := look(0)
+	if task.Job != id || task.Step != "0" || task.GPUs == "" || len(task.Findings) > 0 {
+		t.Errorf("%+v", task)
+	}
+	planned, err := idset.Parse(task.CPUs)
+	if err != nil || planned.Len() != 1 {
+		t.Skipf("planned on cpus %s of this machine: nowhere else to go", task.CPUs)
+	}
+	if err := affinity.Set(task.PID, idset.Range(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	task = look(1)
+	if len(task.Findings) != 1 || task.Findings[0].Kind != verify.CPUs || task.Findings[0].PID != task.PID || task.Findings[0].Found != "0-1" {
+		t.Errorf("%+v", task)
+	}
+	textfile := filepath.Join(s.Folder, "gputune.prom")
+	s.configureAgent(t, fmt.Sprintf("verify_interval = \"1s\"\nrepair = [\"cpus\"]\ntextfile = %q\n", textfile))
+	command, output := s.agent(t)
+	s.wait(t, "the repair", time.Minute, func() bool {
+		cpus, err := affinity.Get(task.PID)
+		return err == nil && cpus.Equal(planned)
+	})
+	s.wait(t, "the metrics", time.Minute, func() bool {
+		text, err := os.ReadFile(textfile)
+		return err == nil && strings.Contains(string(text), "gputune_verify_tasks 1\n") &&
+			strings.Contains(string(text), `gputune_verify_drifts_total{kind="cpus"} 1`) &&
+			strings.Contains(string(text), `gputune_verify_repairs_total{kind="cpus",outcome="done"} 1`)
+	})
+	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Wait(); err != nil || !strings.Contains(output.String(), fmt.Sprintf("job=%s step=0 pid=%d program=sh", id, task.PID)) {
+		t.Errorf("%v\n%s", err, output)
+	}
+	look(0)
+	must(t, s.Site, "scancel", id)
 }
