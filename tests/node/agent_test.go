@@ -3,14 +3,18 @@ package node
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gputune/tests/fakenvml"
 )
 
 // Job ids of these tests: other Slurms on the machine, whose processes the agent
@@ -233,4 +237,179 @@ func TestAgentService(t *testing.T) {
 	if err := agent.Wait(); err != nil || !strings.Contains(output(), "msg=stopped") {
 		t.Errorf("%v\n%s", err, output())
 	}
+}
+
+// The service manager hears that the agent is ready, alive, reading its
+// configuration again, and stopping.
+func TestAgentSystemd(t *testing.T) {
+	n := withAgent(t, "")
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	command := n.Program(context.Background(), "gputuned", Job{})
+	command.Env = append(command.Env, "NOTIFY_SOCKET="+path, "WATCHDOG_USEC=300000")
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}()
+	hears := func(wants ...string) {
+		t.Helper()
+		text := make([]byte, 4096)
+		for len(wants) > 0 {
+			if err := socket.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			size, err := socket.Read(text)
+			if err != nil {
+				t.Fatalf("waiting for %q: %v", wants, err)
+			}
+			if strings.HasPrefix(string(text[:size]), wants[0]) {
+				wants = wants[1:]
+			}
+		}
+	}
+	hears("READY=1", "WATCHDOG=1", "WATCHDOG=1")
+	if err := command.Process.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	hears("RELOADING=1\nMONOTONIC_USEC=", "READY=1", "WATCHDOG=1")
+	if err := command.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	hears("STOPPING=1")
+	if err := command.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What Prologs and Epilogs did, who holds what, and what somebody else has set
+// meanwhile is in the metrics.
+func TestAgentMetrics(t *testing.T) {
+	n := withAgent(t, "")
+	textfile := filepath.Join(n.Dir, "gputune.prom")
+	if err := n.Configure(agentConfig(n, fmt.Sprintf("textfile = %q\n", textfile))); err != nil {
+		t.Fatal(err)
+	}
+	titled(t, fmt.Sprintf("slurmstepd: [%d.extern]", agentJob+6))
+	titled(t, fmt.Sprintf("slurmstepd: [%d.extern]", agentJob+7))
+	running := Job{ID: agentJob + 6, GPUs: "0", Options: one("gpu-power", "500")}
+	refused := Job{ID: agentJob + 7, GPUs: "1", Options: one("gpu-power", "1")}
+	ended := Job{ID: agentJob + 8, GPUs: "2", Options: one("gpu-power", "500")}
+	n.prolog(t, running)
+	n.prolog(t, refused)
+	n.prolog(t, ended)
+	n.epilog(t, ended)
+	n.agentOnce(t, 0) // takes the runs away
+	n.setState(t, "power_limit 500000", "power_limit 450000")
+	output := n.agentOnce(t, 0)
+	gpu := n.Machine.GPUs[0]
+	if want := fmt.Sprintf(`msg="somebody has changed what a job has set" job=%d gpu=%s setting=power.limit set=500 now=450`, running.ID, gpu.UUID); !strings.Contains(output, want) {
+		t.Errorf("no %q in\n%s", want, output)
+	}
+	text, err := os.ReadFile(textfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`gputune_program_runs_total{outcome="done",program="prolog"} 2`,
+		`gputune_program_runs_total{outcome="refused",program="prolog"} 1`,
+		`gputune_program_runs_total{outcome="done",program="epilog"} 1`,
+		`gputune_program_duration_seconds_count{program="prolog"} 3`,
+		`gputune_jobs_holding 1`,
+		`gputune_settings_held{setting="power.limit"} 1`,
+		`gputune_settings_drifted{setting="power.limit"} 1`,
+		`gputune_settings_drifted{setting="persistence"} 0`,
+		fmt.Sprintf(`gputune_gpu_job_info{gpu="%s",job="%d",uuid="%s"} 1`, gpu.PCI, running.ID, gpu.UUID),
+		`gputune_job_options{option="gpu-power",state="refused"} 1`,
+		`gputune_job_options{option="gpu-power",state="applied"} 1`,
+		`gputune_recovery_undecided 0`,
+		`gputune_agent_work_total{outcome="done",work="held"} 1`,
+		`gputune_build_info{goversion="`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	n.setState(t, "power_limit 450000", "power_limit 500000")
+	n.epilog(t, running)
+	n.epilog(t, refused)
+}
+
+// A driver that hangs does not take the agent with it, and nothing is lost.
+func TestAgentDriverHangs(t *testing.T) {
+	n := withAgent(t, "deadline = \"1s\"\n")
+	before := n.state(t)
+	n.prolog(t, Job{ID: agentJob + 9, GPUs: "0", Options: one("gpu-power", "500")})
+	if err := n.NVML.SetFaults(t.Context(), fakenvml.Fault{Call: "SetPowerManagementLimit", Slow: forever}); err != nil {
+		t.Fatal(err)
+	}
+	agent, output := n.startAgent(t)
+	waitFor(t, "the deadline", func() bool { return strings.Contains(output(), "not done within agent.deadline") }, output)
+	if err := n.NVML.SetFaults(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the state of before", func() bool { return n.state(t) == before }, output)
+	if err := agent.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, output())
+	}
+}
+
+// BenchmarkAgentIdle is what the agent takes of a node for a minute in which
+// nothing happens, its children included.
+func BenchmarkAgentIdle(b *testing.B) {
+	n := onMachine(b, "dgx-h100")
+	if err := n.Configure("[agent]\nlisten = \"127.0.0.1:39946\"\n"); err != nil {
+		b.Fatal(err)
+	}
+	command := n.Program(b.Context(), "gputuned", Job{})
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}()
+	used := func() (ticks int) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", command.Process.Pid))
+		if err != nil {
+			b.Fatal(err)
+		}
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+			n, err := strconv.Atoi(field)
+			if err != nil {
+				b.Fatal(err)
+			}
+			ticks += n
+		}
+		return ticks
+	}
+	time.Sleep(5 * time.Second)
+	atStart := used()
+	for range b.N {
+		time.Sleep(time.Minute)
+	}
+	const ticksPerMinute = 100 * 60
+	share := float64(used()-atStart) / ticksPerMinute / float64(b.N)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", command.Process.Pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	var kib int
+	if _, err := fmt.Sscan(peak, &kib); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(share*100, "%-of-a-core")
+	b.ReportMetric(float64(kib)/1024, "peak-MiB")
 }

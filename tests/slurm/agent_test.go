@@ -189,18 +189,32 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 // puts it back where the site says so.
 func TestVerify(t *testing.T) {
 	s := &settings{Site: start(t, site.Options{Jobs: true, Bed: bed.Options{ExtraSlurmConf: []string{"FirstJobId=31000000"}}})}
+	tree, err := site.Tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(id string) (bed.Result, error) {
+		return s.Command(filepath.Join(tree, "build/bin/gputune"), "verify", id, "--format=json").Run(t.Context())
+	}
 	id := s.submit(t, "srun --gpu-numa-bind sh -c 'sleep 300; true'", "--gpus=1")
 	var report verify.Report
 	look := func(code int) verify.TaskReport {
 		t.Helper()
-		result, err := s.Gputune(t.Context(), "verify", id, "--format=json")
+		result, err := run(id)
 		if err != nil || result.Code != code || json.Unmarshal([]byte(result.Stdout), &report) != nil || len(report.Tasks) != 1 {
 			t.Fatalf("%v, %v, want status %d", result, err, code)
 		}
 		return report.Tasks[0]
 	}
+	var last bed.Result
+	defer func() {
+		if t.Failed() {
+			t.Logf("gputune verify said last: %+v", last)
+		}
+	}()
 	s.wait(t, "the task", time.Minute, func() bool {
-		result, err := s.Gputune(t.Context(), "verify", id, "--format=json")
+		result, err := run(id)
+		last = result
 		return err == nil && result.Code == 0 && strings.Contains(result.Stdout, `"processes": 2`)
 	})
 	task := look(0)
