@@ -120,7 +120,7 @@ test: test-unit test-slurm test-vm ## every level that this machine can run
 .PHONY: test-unit
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
 	$(GO) vet ./...
-	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
+	$(GO) test -race -short ./agent/... ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
 	$(GO) test ./internal/ledger ./tests/fakenvml # every kill point, which the race detector has no time for
 	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 
@@ -160,7 +160,9 @@ hw-bundle: build $(BUILD)/deps-build.stamp ## build/hw-bundle.tar.gz: gputune, i
 bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench
 	@echo "Prolog and Epilog (aims: 10 ms for a job without options, 20 ms of their own for eight GPUs)"
-	@$(GO) test -run '^$$' -bench . -benchtime 100x ./tests/node
+	@$(GO) test -run '^$$' -bench 'NothingAsked|EightGPUs' -benchtime 100x ./tests/node
+	@echo "gputuned in a minute in which nothing happens (aims: 0.1 % of a core, 25 MiB)"
+	@$(GO) test -run '^$$' -bench AgentIdle -benchtime 1x ./tests/node
 	@echo "planning (aim: 1 ms) and reading a machine"
 	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology
 

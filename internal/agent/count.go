@@ -13,27 +13,30 @@ func (a *Agent) count() {
 	if err != nil {
 		return // the look after what was left has said so
 	}
+	reports, err := a.Host.Reports()
+	if err != nil {
+		return
+	}
 	pci := a.addresses()
-	m.JobsHolding.Set(float64(len(records)))
-	m.SettingsHeld.Reset()
-	m.GPUJob.Reset()
-	for _, r := range records {
-		for _, key := range r.Keys {
-			m.SettingsHeld.WithLabelValues(settingName(key)).Inc()
-			if uuid, _ := split(key); uuid != "" {
-				m.GPUJob.WithLabelValues(pci[uuid], uuid, r.Job).Set(1)
+	m.Update(func() {
+		m.JobsHolding.Set(float64(len(records)))
+		m.SettingsHeld.Reset()
+		m.GPUJob.Reset()
+		for _, r := range records {
+			for _, key := range r.Keys {
+				m.SettingsHeld.WithLabelValues(settingName(key)).Inc()
+				if uuid, _ := split(key); uuid != "" {
+					m.GPUJob.WithLabelValues(pci[uuid], uuid, r.Job).Set(1)
+				}
 			}
 		}
-	}
-	m.Options.Reset()
-	reports, err := a.Host.Reports()
-	if err == nil {
+		m.Options.Reset()
 		for _, report := range reports {
 			for _, option := range report.Options {
 				m.Options.WithLabelValues(option.Name, string(option.State)).Inc()
 			}
 		}
-	}
+	})
 	finished, err := a.Host.TakeFinished()
 	for _, f := range finished {
 		m.Runs.WithLabelValues(f.Program, f.Outcome).Inc()

@@ -72,6 +72,13 @@ func (a *Agent) recover(ctx context.Context) (next time.Duration, err error) {
 		if o.Action == ledger.Failed || o.Action == ledger.Drifted {
 			log = a.Log.Warn
 		}
+		if o.Action == ledger.Failed { // it is tried again each time
+			what := "failed " + o.Job + " " + o.Key
+			if a.said[what] == o.Text {
+				continue
+			}
+			a.said[what] = o.Text
+		}
 		uuid, name := split(o.Key)
 		log("ended without its Epilog: "+o.Text, "job", o.Job, "gpu", uuid, "setting", name, "action", string(o.Action))
 	}
@@ -142,19 +149,26 @@ func (a *Agent) look(ctx context.Context) error {
 			return err
 		}
 	}
-	a.Metrics.SettingsDrifted.Reset()
-	unread := 0
+	a.Metrics.Update(func() {
+		unread := 0
+		a.Metrics.SettingsDrifted.Reset()
+		for _, h := range answer.Keys {
+			gauge := a.Metrics.SettingsDrifted.WithLabelValues(settingName(h.Key))
+			if h.Drift {
+				gauge.Inc()
+			}
+			if h.Error != "" {
+				unread++
+			}
+		}
+		a.Metrics.SettingsUnread.Set(float64(unread))
+	})
 	drifted := map[string]bool{}
 	for _, h := range answer.Keys {
-		uuid, name := split(h.Key)
-		gauge := a.Metrics.SettingsDrifted.WithLabelValues(settingName(h.Key))
-		if h.Error != "" {
-			unread++
-		}
 		if !h.Drift {
 			continue
 		}
-		gauge.Inc()
+		uuid, name := split(h.Key)
 		what := h.Job + " " + h.Key
 		drifted[what] = true
 		if a.said["drift "+what] == h.Current {
@@ -168,7 +182,6 @@ func (a *Agent) look(ctx context.Context) error {
 			delete(a.said, said)
 		}
 	}
-	a.Metrics.SettingsUnread.Set(float64(unread))
 	return nil
 }
 

@@ -5,10 +5,12 @@ package metrics
 import (
 	"net/http"
 	"runtime"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Labels that more than one series has.
@@ -22,6 +24,7 @@ const (
 // Set has all series. It may be used by several goroutines.
 type Set struct {
 	registry, process *prometheus.Registry
+	whole             sync.RWMutex // held for writing while several series change together
 
 	// JobsHolding is how many jobs hold settings; SettingsHeld how many
 	// settings are held, SettingsDrifted how many of those have another value than
@@ -129,17 +132,29 @@ func New(version string) *Set {
 	return s
 }
 
-// Registry has gputune's series, without those of the process.
-func (s *Set) Registry() *prometheus.Registry { return s.registry }
+// Update changes several series together: no reader sees some of them alone.
+func (s *Set) Update(change func()) {
+	s.whole.Lock()
+	defer s.whole.Unlock()
+	change()
+}
+
+// Gather implements prometheus.Gatherer: gputune's series, without those of the
+// process.
+func (s *Set) Gather() ([]*dto.MetricFamily, error) {
+	s.whole.RLock()
+	defer s.whole.RUnlock()
+	return s.registry.Gather()
+}
 
 // Handler serves all series, those of the agent's process included.
 func (s *Set) Handler() http.Handler {
-	return promhttp.HandlerFor(prometheus.Gatherers{s.registry, s.process}, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	return promhttp.HandlerFor(prometheus.Gatherers{s, s.process}, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
 // Write writes gputune's series to a file for node_exporter's textfile collector,
 // in one step. Those of the process are left out: there they would be mistaken
 // for node_exporter's own.
 func (s *Set) Write(path string) error {
-	return prometheus.WriteToTextfile(path, s.registry)
+	return prometheus.WriteToTextfile(path, s)
 }

@@ -54,7 +54,7 @@ func labels(t *testing.T, c prometheus.Collector) []string {
 }
 
 func TestNames(t *testing.T) {
-	problems, err := testutil.GatherAndLint(filled(t).Registry())
+	problems, err := testutil.GatherAndLint(filled(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestNames(t *testing.T) {
 // names returns all names of series, those of histograms' parts included.
 func names(t *testing.T, s *Set) map[string]bool {
 	t.Helper()
-	families, err := s.Registry().Gather()
+	families, err := s.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

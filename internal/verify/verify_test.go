@@ -21,8 +21,8 @@ func TestParsePlan(t *testing.T) {
 	full := Plan{CPUs: idset.MustParse("0-3"), Mems: idset.MustParse("1"), Policy: "bind", GPUs: "0000:07:00.0"}
 	for environ, want := range map[string]Plan{
 		"A=1\x00GPUTUNE_GPUS=0000:07:00.0\x00GPUTUNE_CPUS=0-3\x00GPUTUNE_MEMS=1\x00GPUTUNE_MEM_POLICY=bind\x00": full,
-		"GPUTUNE_CPUS=0-3\x00GPUTUNE_MEMS=\x00GPUTUNE_MEM_POLICY=none\x00":                                       {CPUs: full.CPUs, Policy: "none"},
-		"GPUTUNE_CPUS=0-3\x00GPUTUNE_MEMS=1\x00GPUTUNE_MEM_POLICY=mine\x00":                                      {CPUs: full.CPUs, Policy: "none"},
+		"GPUTUNE_CPUS=0-3\x00GPUTUNE_MEMS=\x00GPUTUNE_MEM_POLICY=none\x00":                                      {CPUs: full.CPUs, Policy: "none"},
+		"GPUTUNE_CPUS=0-3\x00GPUTUNE_MEMS=1\x00GPUTUNE_MEM_POLICY=mine\x00":                                     {CPUs: full.CPUs, Policy: "none"},
 	} {
 		if got, err := parsePlan(environ); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v, want %+v", environ, got, err, want)
