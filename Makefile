@@ -12,6 +12,7 @@ PREFIX ?= /usr
 LIBDIR ?= $(PREFIX)/lib
 PKGLIBDIR := $(LIBDIR)/gputune
 SYSCONFDIR ?= /etc
+UNITDIR ?= $(PREFIX)/lib/systemd/system
 VERSION := 0.1.0
 # Of the packages; PACKAGE_RELEASE counts packages of the same version.
 PACKAGE_RELEASE ?= 1
@@ -49,9 +50,10 @@ PACKAGES_package := dpkg rpm lintian rpmlint mandoc xz-utils
 PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
 # Folders with Go packages, and where each program's is.
-GO_FOLDERS := cmd conf epilog internal prolog spank tests
-PROGRAMS := gputune gputune-prolog gputune-epilog
+GO_FOLDERS := agent cmd conf epilog internal prolog spank tests
+PROGRAMS := gputune gputuned gputune-prolog gputune-epilog
 package_gputune := ./cmd/gputune
+package_gputuned := ./agent
 package_gputune-prolog := ./prolog
 package_gputune-epilog := ./epilog
 GO_SOURCES := $(shell find $(GO_FOLDERS) -name '*.go' 2>/dev/null) go.mod
@@ -132,7 +134,7 @@ test: test-unit test-package test-slurm test-vm ## every level that this machine
 .PHONY: test-unit
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
 	$(GO) vet ./...
-	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
+	$(GO) test -race -short ./agent/... ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
 	$(GO) test ./internal/ledger ./internal/mig ./tests/fakenvml # every kill point, which the race detector has no time for
 	$(GO) test -count=1 -v -run 'Published|Lstopo' ./internal/topology/... # says how many files of real machines were read
 	$(GO) test -count=1 -v ./tests/kernel # settings of a node on this machine's kernel, put back whatever happens; as root
@@ -178,7 +180,9 @@ hw-bundle: build $(BUILD)/deps-build.stamp ## build/hw-bundle.tar.gz: gputune, i
 bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench
 	@echo "Prolog and Epilog (aims: 10 ms for a job without options, 20 ms of their own for eight GPUs)"
-	@$(GO) test -run '^$$' -bench . -benchtime 100x ./tests/node
+	@$(GO) test -run '^$$' -bench 'NothingAsked|EightGPUs' -benchtime 100x ./tests/node
+	@echo "gputuned in a minute in which nothing happens (aims: 0.1 % of a core, 25 MiB)"
+	@$(GO) test -run '^$$' -bench AgentIdle -benchtime 1x ./tests/node
 	@echo "planning (aim: 1 ms) and reading a machine"
 	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology ./internal/topology/source
 
@@ -197,11 +201,15 @@ $(COMPLETIONS): $(BUILD)/bin/gputune
 	@mkdir -p $(@D)
 	@$< completion $(notdir $(@D)) >$@.new && mv $@.new $@
 
+# Made anew each time, since it depends on where PREFIX is.
+$(BUILD)/gputuned.service: conf/gputuned.service FORCE
+	@sed 's#@sbindir@#$(PREFIX)/sbin#' $< >$@
+
 # What rpm/stage and rpm/deb want to know.
-STAGE := BUILD=$(BUILD) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) SYSCONFDIR=$(SYSCONFDIR) DESTDIR=$(DESTDIR)
+STAGE := BUILD=$(BUILD) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) SYSCONFDIR=$(SYSCONFDIR) UNITDIR=$(UNITDIR) DESTDIR=$(DESTDIR)
 
 .PHONY: install
-install: build $(COMPLETIONS) ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<release>
+install: build $(COMPLETIONS) $(BUILD)/gputuned.service ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<release>
 	@list=$$(mktemp); trap 'rm -f $$list' EXIT; $(STAGE) rpm/stage >$$list; \
 		install -m 644 $$list $(DESTDIR)$(PKGLIBDIR)/installed
 	@$(DESTDIR)$(PKGLIBDIR)/setup link $(DESTDIR:%=--root=%) $(SLURM:%=--release=%)
@@ -226,7 +234,7 @@ usual-places:
 		{ echo "packages are for PREFIX=/usr LIBDIR=/usr/lib SYSCONFDIR=/etc"; exit 1; }
 
 .PHONY: rpm
-rpm: usual-places build $(COMPLETIONS) $(BUILD)/deps-package.stamp ## build/gputune-VERSION.rpm: all of it for sites with rpm
+rpm: usual-places build $(COMPLETIONS) $(BUILD)/gputuned.service $(BUILD)/deps-package.stamp ## build/gputune-VERSION.rpm: all of it for sites with rpm
 	@rm -rf $(BUILD)/rpm && mkdir -p $(BUILD)/rpm
 	@rpmbuild --quiet -bb --build-in-place rpm/gputune.spec --define '_topdir $(CURDIR)/$(BUILD)/rpm' \
 		--define 'version_ $(VERSION)' --define 'release_ $(PACKAGE_RELEASE)' --define 'build_ $(BUILD)' \
@@ -235,7 +243,7 @@ rpm: usual-places build $(COMPLETIONS) $(BUILD)/deps-package.stamp ## build/gput
 	@echo $(RPM)
 
 .PHONY: deb
-deb: usual-places build $(COMPLETIONS) $(BUILD)/deps-package.stamp ## build/gputune_VERSION.deb: the same for Debian and its kind
+deb: usual-places build $(COMPLETIONS) $(BUILD)/gputuned.service $(BUILD)/deps-package.stamp ## build/gputune_VERSION.deb: the same for Debian and its kind
 	@BUILD=$(BUILD) VERSION=$(VERSION)-$(PACKAGE_RELEASE) MAINTAINER='$(MAINTAINER)' rpm/deb $(DEB) >/dev/null
 	@echo $(DEB)
 

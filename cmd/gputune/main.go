@@ -47,6 +47,6 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(checkCommand(), topoCommand(), snapshotCommand(), statusCommand(), restoreCommand())
+	root.AddCommand(checkCommand(), topoCommand(), snapshotCommand(), statusCommand(), restoreCommand(), verifyCommand())
 	return root
 }

@@ -6,7 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"gputune/conf"
-	"gputune/internal/topology"
+	"gputune/internal/nvml"
+	"gputune/internal/snapshot"
 )
 
 func snapshotCommand() *cobra.Command {
@@ -27,14 +28,14 @@ func snapshotCommand() *cobra.Command {
 			if output == "" {
 				output = string(site.Paths.Snapshot)
 			}
-			machine, err := readMachine(string(site.Paths.Machine))
+			machine, err := snapshot.Take(string(site.Paths.Machine), output, nvml.New())
 			if err != nil {
 				return err
 			}
 			for _, warning := range machine.Warnings {
 				fmt.Fprintf(command.ErrOrStderr(), "gputune: %s\n", warning)
 			}
-			return topology.WriteSnapshot(string(site.Paths.Machine), output, machine)
+			return nil
 		},
 	}
 	command.Flags().StringVar(&config, "config", "", "gputune.toml to read (default "+conf.File+")")

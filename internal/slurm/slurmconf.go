@@ -33,6 +33,9 @@ type Conf struct {
 	// share the node's mount namespace.
 	JobContainerType string
 
+	// SlurmdSpoolDir, with %h and %n as in the file. Not set: /var/spool/slurmd.
+	SlurmdSpoolDir string
+
 	nodes []confNode
 }
 
@@ -97,6 +100,8 @@ func (c *Conf) set(pair confPair) {
 		c.PrologFlags = splitList(pair.value)
 	case "slurmdparameters":
 		c.SlurmdParameters = splitList(pair.value)
+	case "slurmdspooldir":
+		c.SlurmdSpoolDir = pair.value
 	case "jobcontainertype", "namespacetype":
 		c.JobContainerType = pair.value
 	}
