@@ -37,5 +37,8 @@ func TestLocalityOfCPUsThatAreLeftAlone(t *testing.T) {
 		if got := Plan(machine, request).Tasks[0].Locality; got != c.want {
 			t.Errorf("cpus %q, gpus %v: %s, want %s", c.cpus, c.gpus, got, c.want)
 		}
+		if got := Judge(machine, idset.MustParse(c.cpus), c.gpus); got != c.want {
+			t.Errorf("cpus %q, gpus %v: judged %s, want %s", c.cpus, c.gpus, got, c.want)
+		}
 	}
 }
