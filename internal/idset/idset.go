@@ -38,8 +38,8 @@ func Of(ids ...int) Set {
 // Range returns the set {first, …, last}; it is empty if last < first.
 func Range(first, last int) Set {
 	var s Set
-	for id := first; id <= last; id++ {
-		s.Add(id)
+	if first <= last {
+		s.addRange(first, last)
 	}
 	return s
 }
@@ -69,9 +69,7 @@ func Parse(list string) (Set, error) {
 		if last < first {
 			return Set{}, fmt.Errorf("list %q: %q: range runs backwards", list, piece)
 		}
-		for id := first; id <= last; id++ {
-			s.Add(id)
-		}
+		s.addRange(first, last)
 	}
 	return s, nil
 }
@@ -151,6 +149,23 @@ func (s *Set) Add(id int) {
 		s.words = append(s.words, 0)
 	}
 	s.words[id/wordBits] |= 1 << (id % wordBits)
+}
+
+// addRange adds first to last, word by word: a file can be full of lists of all
+// ids.
+func (s *Set) addRange(first, last int) {
+	s.Add(first)
+	s.Add(last)
+	for word := first / wordBits; word <= last/wordBits; word++ {
+		mask := ^uint64(0)
+		if word == first/wordBits {
+			mask &= ^uint64(0) << (first % wordBits)
+		}
+		if word == last/wordBits {
+			mask &= ^uint64(0) >> (wordBits - 1 - last%wordBits)
+		}
+		s.words[word] |= mask
+	}
 }
 
 // Remove takes id out of the set.

@@ -159,8 +159,8 @@ type home struct {
 
 func (p *planner) home(gpu *topology.GPU) home {
 	h := home{near: p.nodeCPUs(gpu.Nodes)}
-	if h.near.Empty() && !gpu.Nodes.Empty() {
-		h.near = gpu.CPUs // a source that names nodes but lists no CPUs for them
+	if h.near.Empty() && !gpu.CPUsDoubted && (!gpu.Nodes.Empty() || len(p.machine.Nodes) == 0) {
+		h.near = gpu.CPUs // a source that lists no CPUs for nodes, or has no nodes
 	}
 	if h.near.Empty() {
 		h.pool, h.locality = p.granted, Unknown

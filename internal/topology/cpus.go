@@ -48,7 +48,7 @@ func (r *reader) onlineByFolders(listed error) (idset.Set, error) {
 	}
 	var online idset.Set
 	for cpu := range all.All() {
-		state, err := r.read(cpuPath(cpu) + "online")
+		state, err := r.Read(cpuPath(cpu) + "online")
 		if err == nil && len(state) > 0 && state[0] == '0' {
 			continue
 		}

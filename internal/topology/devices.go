@@ -44,17 +44,13 @@ func (r *reader) devices(m *Machine, options Options) {
 	if !fromDriver || options.NICs {
 		r.scanBus(m, !fromDriver, options.NICs)
 	}
-	slices.SortFunc(m.GPUs, func(a, b GPU) int { return comparePCI(a.PCI, b.PCI) })
-	slices.SortFunc(m.NICs, func(a, b NIC) int { return comparePCI(a.PCI, b.PCI) })
-	for i := range m.GPUs {
-		m.GPUs[i].Index = i
-	}
+	m.SortDevices()
 }
 
 // driverGPUs reads the GPUs that the NVIDIA driver lists; it tells whether
 // there is such a list.
 func (r *reader) driverGPUs(m *Machine) bool {
-	names, err := r.names(gpuFolder)
+	names, err := r.Names(gpuFolder)
 	if err != nil {
 		if !isMissing(err) {
 			r.warn(gpuFolder, "%v", err)
@@ -86,7 +82,7 @@ func (r *reader) driverGPUs(m *Machine) bool {
 // "Device Minor: \t 0". It returns false for a GPU that the administrator
 // told the driver to leave alone (NVreg_ExcludedGpus).
 func (r *reader) information(gpu *GPU, path string) bool {
-	content, err := r.read(path)
+	content, err := r.Read(path)
 	if err != nil {
 		r.warnError(path, err)
 		return true
@@ -138,7 +134,7 @@ func (r *reader) gpu(pci string) GPU {
 // scanBus looks at every PCI function. GPUs of other vendors, and NVIDIA's
 // audio and USB functions, are none.
 func (r *reader) scanBus(m *Machine, gpus, nics bool) {
-	names, err := r.names(strings.TrimSuffix(pciFolder, "/"))
+	names, err := r.Names(strings.TrimSuffix(pciFolder, "/"))
 	if err != nil {
 		r.warnError(strings.TrimSuffix(pciFolder, "/"), err)
 		return
@@ -190,7 +186,7 @@ func (r *reader) nicNames(pci string) []string {
 
 // children lists a folder that need not be there.
 func (r *reader) children(path string) []string {
-	names, err := r.names(path)
+	names, err := r.Names(path)
 	if err != nil && !isMissing(err) {
 		r.warn(path, "%v", err)
 	}
@@ -226,7 +222,7 @@ func (r *reader) place(pci string) device {
 // ../../../devices/pci0000:40/0000:40:01.1/0000:41:00.0/0000:47:00.0
 func (r *reader) ancestors(pci string) []string {
 	link := pciFolder + pci
-	target, err := r.link(link)
+	target, err := r.Link(link)
 	if err != nil {
 		if !isMissing(err) { // reported with its other files
 			r.warn(link, "want a symbolic link into /sys/devices: %v", err)
@@ -245,7 +241,7 @@ func (r *reader) ancestors(pci string) []string {
 
 // driverVersion reads the NVIDIA driver's version, "" without the driver.
 func (r *reader) driverVersion() string {
-	version, err := readDriverVersion(r.tree)
+	version, err := readDriverVersion(r.Files)
 	if err != nil && !isMissing(err) {
 		r.warn(driverFolder+"version", "%v", err)
 	}
@@ -256,8 +252,8 @@ var errNoVersion = errors.New("want a line with NVRM version")
 
 // readDriverVersion finds the version in a first line such as
 // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (…)".
-func readDriverVersion(t *tree) (string, error) {
-	content, err := t.read(driverFolder + "version")
+func readDriverVersion(files Files) (string, error) {
+	content, err := files.Read(driverFolder + "version")
 	if err != nil {
 		return "", err
 	}

@@ -30,7 +30,7 @@ func readFingerprint(t *tree) (fingerprint, error) {
 		{cpuFolder + "online", &f.CPUs, false},
 		{nodeFolder + "online", &f.Nodes, true}, // a kernel without NUMA has none
 	} {
-		content, err := t.read(fact.path)
+		content, err := t.Read(fact.path)
 		*fact.value = strings.TrimSpace(string(content))
 		if isMissing(err) && fact.optional {
 			continue
@@ -46,7 +46,7 @@ func readFingerprint(t *tree) (fingerprint, error) {
 	if f.Driver, err = readDriverVersion(t); err != nil && !isMissing(err) {
 		return f, fmt.Errorf("/%sversion: %w", driverFolder, err)
 	}
-	if f.GPUs, err = t.names(gpuFolder); err != nil && !isMissing(err) {
+	if f.GPUs, err = t.Names(gpuFolder); err != nil && !isMissing(err) {
 		return f, fmt.Errorf("/%s: %w", gpuFolder, err)
 	}
 	slices.Sort(f.GPUs)

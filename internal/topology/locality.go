@@ -105,6 +105,7 @@ func (l *locator) resolveGPU(gpu *GPU, useNVML bool) {
 	switch {
 	case !ok:
 		l.m.warnResolved("%s: no source tells its NUMA node (numa_node is %d): it counts as near to every node", device, gpu.NUMANode)
+	case l.m.Source == KindHwloc: // its XML has no numa_node
 	case gpu.NUMANode < 0 && l.withCPU.Len() > 1:
 		l.m.warnResolved("%s: numa_node is -1: node %s is from its %s", device, used.nodes, used.source)
 	}

@@ -4,7 +4,11 @@
 // interface, or from a snapshot; it decides nothing about placement.
 package topology
 
-import "gputune/internal/idset"
+import (
+	"slices"
+
+	"gputune/internal/idset"
+)
 
 // Machine is one computer as its source describes it. CPUs and nodes keep the
 // kernel's numbers, which can have holes. Facts that the source does not state
@@ -51,7 +55,7 @@ type L3Group struct {
 	CPUs idset.Set `json:"cpus"`
 }
 
-// GPU is one NVIDIA GPU. It is named by PCI address and UUID; Index, Minor and
+// GPU is one NVIDIA GPU; files that describe other machines can have AMD's. It is named by PCI address and UUID; Index, Minor and
 // Slurm's gres index are three further, different numberings.
 type GPU struct {
 	Index int    `json:"index"`           // position in Machine.GPUs, by PCI address (NVML's order)
@@ -72,6 +76,10 @@ type GPU struct {
 	Nodes     idset.Set `json:"nodes"`                // local NUMA nodes that have CPUs, empty: unknown, the GPU is everywhere
 	CPUs      idset.Set `json:"cpus"`                 // the CPU list that the source states for it
 	NodesFrom string    `json:"nodes_from,omitempty"` // which source Nodes came from, one of the From… constants
+
+	// CPUsDoubted marks a list that another one in the same source contradicts:
+	// it is shown as stated, and is no base for a placement.
+	CPUsDoubted bool `json:"cpus_doubted,omitempty"`
 }
 
 // Bridge is one PCI bridge above a device.
@@ -89,4 +97,15 @@ type NIC struct {
 	LocalCPUs idset.Set `json:"local_cpus,omitzero"`
 	Bridges   []Bridge  `json:"bridges,omitempty"`
 	Nodes     idset.Set `json:"nodes"` // local NUMA nodes that have CPUs, empty: unknown
+}
+
+// SortDevices puts GPUs and NICs into the order of their PCI addresses and
+// numbers the GPUs. Devices whose address is not known keep their order, before
+// all others.
+func (m *Machine) SortDevices() {
+	slices.SortStableFunc(m.GPUs, func(a, b GPU) int { return comparePCI(a.PCI, b.PCI) })
+	slices.SortStableFunc(m.NICs, func(a, b NIC) int { return comparePCI(a.PCI, b.PCI) })
+	for i := range m.GPUs {
+		m.GPUs[i].Index = i
+	}
 }

@@ -9,10 +9,10 @@ import (
 	"gputune/internal/idset"
 )
 
-// parseMask reads the kernel's mask form of a set, hexadecimal words of 32
+// ParseMask reads the kernel's mask form of a set, hexadecimal words of 32
 // bits with the most significant first ("3,ffff0000"), as the *_cpus, *_map
 // and *_siblings files of sysfs print it. Bits from idset.Limit on are refused.
-func parseMask(text string) (idset.Set, error) {
+func ParseMask(text string) (idset.Set, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return idset.Set{}, nil

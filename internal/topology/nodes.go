@@ -42,7 +42,7 @@ func (r *reader) nodes(m *Machine) {
 // nodeMemory reads "Node 0 MemTotal:       263856908 kB" out of meminfo.
 func (r *reader) nodeMemory(folder string) int64 {
 	path := folder + "meminfo"
-	content, err := r.read(path)
+	content, err := r.Read(path)
 	if err != nil {
 		r.warnError(path, err)
 		return 0
@@ -66,7 +66,7 @@ func (r *reader) nodeMemory(folder string) int64 {
 // kernel lists by ascending id.
 func (r *reader) nodeDistances(folder string, ids []int) map[int]int {
 	path := folder + "distance"
-	content, err := r.read(path)
+	content, err := r.Read(path)
 	if err != nil {
 		r.warnError(path, err)
 		return nil

@@ -35,10 +35,20 @@ func Read(root string, options Options) (*Machine, error) {
 		return nil, fmt.Errorf("reading the topology: %w", err)
 	}
 	defer t.close()
-	r := newReader(t)
+	m, err := ReadFiles(t, options)
+	if err != nil {
+		return nil, fmt.Errorf("reading the topology below %s: %w", root, err)
+	}
+	return m, nil
+}
+
+// ReadFiles is Read for files that need not be in the file system, those of an
+// archive.
+func ReadFiles(files Files, options Options) (*Machine, error) {
+	r := newReader(files)
 	m := &Machine{Source: KindSysfs}
 	if err := r.cpus(m); err != nil {
-		return nil, fmt.Errorf("reading the topology below %s: %w", root, err)
+		return nil, err
 	}
 	r.nodes(m)
 	r.packages(m)
@@ -55,7 +65,7 @@ const maxWarnings = 50
 
 // reader turns files into facts and collects what is wrong with them.
 type reader struct {
-	*tree
+	Files
 	warnings []string
 	missed   map[string]bool   // attributes whose absence was reported
 	bridges  map[string]device // bridges seen, several devices share them
@@ -63,9 +73,9 @@ type reader struct {
 	core, pkg, shared, nodeCPUs, localCPUs attribute
 }
 
-func newReader(t *tree) *reader {
+func newReader(files Files) *reader {
 	return &reader{
-		tree:    t,
+		Files:   files,
 		missed:  make(map[string]bool),
 		bridges: make(map[string]device),
 		// The names of the same thing, newest first: before Linux 5.3 there
@@ -115,17 +125,19 @@ func (r *reader) list(path string) (idset.Set, error) {
 	if err != nil {
 		return idset.Set{}, err
 	}
-	return parseList(text)
+	return ParseList(text)
 }
 
 // text reads a file without what surrounds its value; some kernels end it
 // with a null byte.
 func (r *reader) text(path string) (string, error) {
-	content, err := r.read(path)
+	content, err := r.Read(path)
 	return strings.Trim(string(content), "\x00\n\t "), err
 }
 
-func parseList(text string) (idset.Set, error) {
+// ParseList reads the kernel's list form of a set, as idset.Parse does, with
+// errors that stay short whatever the text is.
+func ParseList(text string) (idset.Set, error) {
 	set, err := idset.Parse(text)
 	if err != nil {
 		return idset.Set{}, errors.New(clip(err.Error()))
@@ -146,9 +158,9 @@ func (r *reader) set(folder string, a *attribute) (set idset.Set, ok bool) {
 		if err == nil {
 			a.known = at
 			if strings.HasSuffix(path, "list") {
-				set, err = parseList(text)
+				set, err = ParseList(text)
 			} else {
-				set, err = parseMask(text)
+				set, err = ParseMask(text)
 			}
 		}
 		if err != nil {
@@ -179,7 +191,7 @@ func (r *reader) number(path string, least, most int64) (value int64, ok bool) {
 // ids lists the folder at path for names such as "cpu12", prefix "cpu".
 func (r *reader) ids(path, prefix string) (idset.Set, error) {
 	var ids idset.Set
-	names, err := r.names(path)
+	names, err := r.Names(path)
 	if err != nil {
 		return ids, err
 	}

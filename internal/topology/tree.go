@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +25,9 @@ const maxFolderEntries = 1 << 16
 // runtime's poller, which costs two more calls for each file and leaves an
 // epoll descriptor in the process, here slurmstepd.
 type tree struct {
-	fd  int
-	buf []byte
+	fd     int
+	buf    []byte
+	inside bool // symbolic links lead nowhere but below the root
 }
 
 // openTree opens the folder that stands for "/".
@@ -34,16 +36,36 @@ func openTree(root string) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", root, err)
 	}
-	return &tree{fd: fd, buf: make([]byte, firstRead)}, nil
+	return &tree{fd: fd, buf: make([]byte, firstRead), inside: root != "/"}, nil
+}
+
+// open opens a path below the root. In a copy, a link such as /etc means the
+// copy's own /etc, never this machine's; kernels before 5.6 cannot tell the two
+// apart, and follow it.
+func (t *tree) open(path string, flags int) (int, error) {
+	if !t.inside {
+		return openat(t.fd, path, flags)
+	}
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT}
+	for {
+		fd, err := unix.Openat2(t.fd, path, &how)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // something was renamed meanwhile
+		case errors.Is(err, unix.ENOSYS):
+			t.inside = false
+			return openat(t.fd, path, flags)
+		default:
+			return fd, err
+		}
+	}
 }
 
 func (t *tree) close() { _ = unix.Close(t.fd) }
 
-// read returns the content of the file at path, which is relative to the root.
-// The bytes are valid until the next call.
-func (t *tree) read(path string) ([]byte, error) {
+// Read implements Files.
+func (t *tree) Read(path string) ([]byte, error) {
 	// O_NONBLOCK: a FIFO in a copied tree must not block its reader.
-	fd, err := openat(t.fd, path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	fd, err := t.open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, err
 	}
@@ -90,9 +112,9 @@ func readAll(fd int, buf []byte, limit int) ([]byte, error) {
 	}
 }
 
-// names returns the names in the folder at path, in no particular order.
-func (t *tree) names(path string) ([]string, error) {
-	fd, err := openat(t.fd, path, unix.O_RDONLY|unix.O_DIRECTORY)
+// Names implements Files.
+func (t *tree) Names(path string) ([]string, error) {
+	fd, err := t.open(path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +137,8 @@ func (t *tree) names(path string) ([]string, error) {
 	}
 }
 
-// link returns where the symbolic link at path points.
-func (t *tree) link(path string) (string, error) {
+// Link implements Files.
+func (t *tree) Link(path string) (string, error) {
 	var target [unix.PathMax]byte
 	n, err := unix.Readlinkat(t.fd, path, target[:])
 	if err != nil {
@@ -136,7 +158,7 @@ func openat(dir int, path string, flags int) (int, error) {
 
 // isMissing tells whether err says that there is no such file.
 func isMissing(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
 // clip shortens what goes into a message.

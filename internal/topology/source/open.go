@@ -44,5 +44,6 @@ func openFolder(path string) (*topology.Machine, topology.Source, error) {
 	if err != nil {
 		return nil, source, err
 	}
+	source.Unknown = copyUnknown(m)
 	return m, source, nil
 }
