@@ -61,7 +61,7 @@ func plans(m *topology.Machine) []planned {
 	exclusive, one := placement.Default(), placement.Default()
 	exclusive.CPUs, exclusive.SMT = placement.CPUsExclusive, placement.SMTOne
 	one.CPUs, one.Mem = placement.CPUsNone, placement.MemInterleave
-	some := idset.Range(m.CPUs.Min(), m.CPUs.Max()/2)
+	some := idset.Range(max(0, m.CPUs.Min()), m.CPUs.Max()/2)
 	return []planned{
 		{"one GPU for each task", placement.Request{Policy: placement.Default(), GPUs: gpus, Tasks: own}},
 		{"exclusive, one thread", placement.Request{Policy: exclusive, GPUs: gpus, Tasks: own}},

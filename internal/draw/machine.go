@@ -76,16 +76,18 @@ func (p *painter) packages() []group {
 	for _, pkg := range p.m.Packages {
 		var nodes []group
 		var ids idset.Set
+		rest := pkg.CPUs // of no node
 		for i := range p.m.Nodes {
 			node := &p.m.Nodes[i]
 			if cpus := node.CPUs.And(pkg.CPUs); !cpus.Empty() {
 				nodes = append(nodes, p.node(node, cpus, !drawn[node.ID]))
 				drawn[node.ID] = true
 				ids.Add(node.ID)
+				rest = rest.AndNot(cpus)
 			}
 		}
-		if len(nodes) == 0 {
-			nodes = append(nodes, p.node(nil, pkg.CPUs, false))
+		if !rest.Empty() {
+			nodes = append(nodes, p.node(nil, rest, false))
 		}
 		name := "package"
 		if pkg.ID >= 0 {
@@ -124,7 +126,7 @@ func (p *painter) between(nodes group, ids idset.Set) group {
 // node draws a node, or the part of it that cpus are, and below it what hangs on
 // it; nil is CPUs of no node.
 func (p *painter) node(node *topology.Node, cpus idset.Set, first bool) group {
-	name, memory := "no NUMA node", group{}
+	name, memory := "NUMA nodes not stated", group{}
 	if node != nil {
 		name = fmt.Sprintf("node %d", node.ID)
 		if !first {
@@ -181,7 +183,7 @@ func (p *painter) memory(node *topology.Node) group {
 	}
 	g := paragraph(text, small, 300, 2, style)
 	if len(owners) > 0 {
-		g = stack(2, g, p.stripes(owners, 0, 0, max(g.w, 150), 6, text))
+		g = stack(3, g, p.stripes(owners, 0, 0, max(g.w, 150), 6, text))
 	}
 	return g
 }

@@ -75,10 +75,11 @@ func slurmSize(lookup func(string) (string, bool)) (int, error) {
 	if !found || list == "" {
 		return 1, nil
 	}
-	node, _, err := number(lookup, "SLURM_NODEID")
+	id, _, err := number(lookup, "SLURM_NODEID")
 	if err != nil {
 		return 0, err
 	}
+	node := id
 	for piece := range strings.SplitSeq(list, ",") {
 		tasks, times, repeated := strings.Cut(piece, "(x")
 		nodes := 1
@@ -94,5 +95,5 @@ func slurmSize(lookup func(string) (string, bool)) (int, error) {
 		}
 		node -= nodes
 	}
-	return 0, fmt.Errorf("%s=%.40q: says nothing about node %s", variable, list, "SLURM_NODEID")
+	return 0, fmt.Errorf("%s=%.40q: says nothing about node %d", variable, list, id)
 }

@@ -41,7 +41,7 @@ func (p *planner) explainPairing(request Request, task Task, binding Binding) st
 	case len(binding.GPUs) < len(task.GPUs) && p.policy.GPUs == GPUsLocal:
 		return fmt.Sprintf("%s: of the %d that it sees, those near the CPUs that it has (gpus=local).", uses, len(task.GPUs))
 	case len(binding.GPUs) < len(task.GPUs):
-		return fmt.Sprintf("%s: all %d tasks see the same %d GPUs, and each uses its part in turn (gpus=auto).", uses, len(request.Tasks), len(task.GPUs))
+		return fmt.Sprintf("%s: the %d tasks see the same %d GPUs, and each uses its part in turn (gpus=auto).", uses, len(request.Tasks), len(task.GPUs))
 	case len(task.GPUs) == 1:
 		return uses + ": it sees no other."
 	case p.policy.GPUs == GPUsAuto && len(request.Tasks) > 1:
@@ -62,6 +62,16 @@ func gpuList(gpus []int) string {
 	return "GPUs " + strings.Join(words, ",")
 }
 
+func nodeList(nodes idset.Set) string {
+	switch nodes.Len() {
+	case 0:
+		return "no known node"
+	case 1:
+		return "node " + nodes.String()
+	}
+	return "nodes " + nodes.String()
+}
+
 func (p *planner) explainGPU(gpu *topology.GPU) string {
 	from := gpu.NodesFrom
 	if from == "" {
@@ -71,9 +81,9 @@ func (p *planner) explainGPU(gpu *topology.GPU) string {
 	case gpu.Nodes.Empty():
 		return fmt.Sprintf("No source tells the NUMA node of GPU %s: every granted CPU counts as near to it.", name(gpu))
 	case from == topology.FromSingleNode:
-		return fmt.Sprintf("GPU %s is at node %s, the only one that has CPUs.", name(gpu), gpu.Nodes)
+		return fmt.Sprintf("GPU %s is at %s, the only one that has CPUs.", name(gpu), nodeList(gpu.Nodes))
 	}
-	return fmt.Sprintf("GPU %s is at node %s: known from %s.", name(gpu), gpu.Nodes, from)
+	return fmt.Sprintf("GPU %s is at %s: known from %s.", name(gpu), nodeList(gpu.Nodes), from)
 }
 
 func (p *planner) explainCPUs(request Request, binding Binding) []string {
@@ -85,8 +95,8 @@ func (p *planner) explainCPUs(request Request, binding Binding) []string {
 		gpu := &p.machine.GPUs[position]
 		h := p.home(gpu)
 		if h.locality == Remote {
-			lines = append(lines, fmt.Sprintf("None of the %d CPUs of node %s is granted; of the granted ones, those of node %s are the nearest.",
-				h.near.Len(), gpu.Nodes, p.nodesOf(h.pool)))
+			lines = append(lines, fmt.Sprintf("None of the %d CPUs of %s is granted; of the granted ones, those of %s are the nearest.",
+				h.near.Len(), nodeList(gpu.Nodes), nodeList(p.nodesOf(h.pool))))
 		}
 		lines = append(lines, p.explainMode(request, gpu, h))
 	}
@@ -96,13 +106,16 @@ func (p *planner) explainCPUs(request Request, binding Binding) []string {
 	if p.policy.SMT == SMTOne {
 		end = ", the first hardware thread of each core alone (smt=one)"
 	}
+	if binding.CPUs.Empty() {
+		return append(lines, "No CPU is known that it could run on.")
+	}
 	return append(lines, fmt.Sprintf("So it runs on cpus %s%s.", binding.CPUs, end))
 }
 
 func (p *planner) explainMode(request Request, gpu *topology.GPU, h home) string {
-	where := "node " + p.nodesOf(h.pool).String()
-	if gpu.Nodes.Empty() {
-		where = "the grant"
+	where := "the grant"
+	if nodes := p.nodesOf(h.pool); !gpu.Nodes.Empty() && !nodes.Empty() {
+		where = nodeList(nodes)
 	}
 	switch p.policy.CPUs {
 	case CPUsExclusive:
@@ -157,13 +170,13 @@ func (p *planner) explainMemory(binding Binding) string {
 	}
 	why := "local to its GPUs"
 	if !binding.Mems.SubsetOf(local) {
-		why = fmt.Sprintf("the nearest to node %s that is granted and has memory", local)
+		why = fmt.Sprintf("the nearest to %s that is granted and has memory", nodeList(local))
 	}
 	verb := map[MemMode]string{
-		MemPrefer: "comes from node %s while there is any (mem=prefer)", MemBind: "comes from node %s and no other (mem=bind)",
-		MemInterleave: "comes from node %s in turn (mem=interleave)",
+		MemPrefer: "comes from %s while there is any (mem=prefer)", MemBind: "comes from %s and no other (mem=bind)",
+		MemInterleave: "comes from %s in turn (mem=interleave)",
 	}[binding.MemPolicy]
-	return fmt.Sprintf("New memory "+verb+", %s.", binding.Mems, why)
+	return fmt.Sprintf("New memory "+verb+", %s.", nodeList(binding.Mems), why)
 }
 
 func (p *planner) explainLocality(task Task, binding Binding) string {
