@@ -1,6 +1,6 @@
 # gputune's build. "make help" lists the targets.
 #
-# Variables: PREFIX, LIBDIR, SYSCONFDIR and DESTDIR place "make install";
+# Variables: PREFIX, LIBDIR, MANDIR, SYSCONFDIR and DESTDIR place "make install";
 # SLURM=24.11 links that release's shim as the one to load (default: the release
 # that is installed); CC, CFLAGS, CPPFLAGS, LDFLAGS and GOFLAGS as usual.
 
@@ -12,6 +12,10 @@ PREFIX ?= /usr
 LIBDIR ?= $(PREFIX)/lib
 PKGLIBDIR := $(LIBDIR)/gputune
 SYSCONFDIR ?= /etc
+MANDIR ?= $(PREFIX)/share/man
+# Where bash, zsh and fish look for completions.
+COMPLETIONS := share/bash-completion/completions/gputune share/zsh/site-functions/_gputune share/fish/vendor_completions.d/gputune.fish
+MAN_PAGES := $(notdir $(wildcard docs/man/*.[17]))
 VERSION := 0.1.0
 # The releases of Slurm for which a shim is built: major.minor as Slurm writes it.
 SLURM_RELEASES := 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05 26.11
@@ -39,7 +43,7 @@ GOFUMPT_VERSION := v0.9.2
 # What a bare Debian 12 with Go lacks: to build, to test on loopback, to run the
 # virtual machine.
 PACKAGES_build := ca-certificates gcc libc6-dev binutils libslurm-dev
-PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace
+PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace groff-base
 PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
 # Folders with Go packages, and where each program's is.
@@ -147,6 +151,10 @@ lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnin
 fmt: $(TOOLS)/gofumpt ## format the Go code
 	$(TOOLS)/gofumpt -l -w $(GO_FOLDERS)
 
+.PHONY: man
+man: ## write the man pages in docs/man anew, from the texts that --help shows
+	$(GO) test -count=1 -run '^TestManPages$$' ./cmd/gputune -update
+
 .PHONY: install
 install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<release>
 	@release=$${SLURM:-$$({ slurmd -V || sinfo --version; } 2>/dev/null | sed -n 's/^slurm[^0-9]*\([0-9]*\.[0-9]*\).*/\1/p')}; \
@@ -157,6 +165,13 @@ install: build ## install below $(DESTDIR)$(PREFIX), with the shim for SLURM=<re
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/bin/gputune-prolog $(BUILD)/bin/gputune-epilog; \
 	install -D -m 755 $(BUILD)/lib/libgputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new; \
 	mv $(DESTDIR)$(PKGLIBDIR)/libgputune.so.new $(DESTDIR)$(PKGLIBDIR)/libgputune.so; \
+	for page in $(MAN_PAGES); do install -D -m 644 -t $(DESTDIR)$(MANDIR)/man$${page##*.} docs/man/$$page; done; \
+	for file in $(COMPLETIONS); do \
+		case $$file in *bash*) shell=bash ;; *zsh*) shell=zsh ;; *) shell=fish ;; esac; \
+		install -d $(DESTDIR)$(PREFIX)/$${file%/*}; \
+		$(BUILD)/bin/gputune completion $$shell >$(DESTDIR)$(PREFIX)/$$file; \
+		chmod 644 $(DESTDIR)$(PREFIX)/$$file; \
+	done; \
 	for r in $(SLURM_RELEASES); do install -D -m 755 -s -t $(DESTDIR)$(PKGLIBDIR)/slurm-$$r $(BUILD)/lib/slurm-$$r/spank_gputune.so; done; \
 	ln -sfn slurm-$$release/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so; \
 	install -d $(DESTDIR)$(SYSCONFDIR)/gputune; \
@@ -173,6 +188,8 @@ uninstall: ## remove what install put there, but for changed configuration
 	rm -f $(DESTDIR)$(PKGLIBDIR)/spank_gputune.so $(DESTDIR)$(PKGLIBDIR)/libgputune.so $(DESTDIR)$(PREFIX)/bin/gputune \
 		$(DESTDIR)$(PREFIX)/sbin/gputune-prolog $(DESTDIR)$(PREFIX)/sbin/gputune-epilog
 	rmdir $(DESTDIR)$(PKGLIBDIR) 2>/dev/null || true
+	for page in $(MAN_PAGES); do rm -f $(DESTDIR)$(MANDIR)/man$${page##*.}/$$page; done
+	rm -f $(COMPLETIONS:%=$(DESTDIR)$(PREFIX)/%)
 	if cmp -s conf/gputune.toml $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; then \
 		rm -f $(DESTDIR)$(SYSCONFDIR)/gputune/gputune.toml; fi
 	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(SYSCONFDIR)/gputune 2>/dev/null || true
