@@ -123,7 +123,9 @@ test: test-unit test-slurm test-vm ## every level that this machine can run
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
 	$(GO) vet ./...
 	$(GO) test -race -short ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
-	$(GO) test ./internal/ledger ./tests/fakenvml # every kill point, which the race detector has no time for
+	$(GO) test ./internal/ledger ./internal/mig ./tests/fakenvml # every kill point, which the race detector has no time for
+	$(GO) test -count=1 -v -run 'Published|Lstopo' ./internal/topology/... # says how many files of real machines were read
+	$(GO) test -count=1 -v ./tests/kernel # settings of a node on this machine's kernel, put back whatever happens; as root
 	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 
 .PHONY: test-slurm
@@ -134,17 +136,41 @@ test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loop
 test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
 	$(GO) test -tags vm -count=1 -timeout 40m -v ./tests/vm/...
 
+.PHONY: test-gpu
+test-gpu: build $(BUILD)/deps-test.stamp ## on a machine with NVIDIA GPUs, against nvidia-smi; GPUTUNE_HW_WRITE=1 changes settings, too
+	$(GO) test -tags gpu -count=1 -v ./tests/hw/...
+
+# Slurm from Debian's packages, for machines that have neither Slurm nor a network.
+PACKAGES_bundle := slurmd slurmctld slurm-client slurm-wlm-basic-plugins libmunge2 libhwloc15 libnuma1 libjson-c5 liblua5.1-0 hwloc-nox libdbus-1-3
+
+.PHONY: hw-bundle
+hw-bundle: build $(BUILD)/deps-build.stamp ## build/hw-bundle.tar.gz: gputune, its tests and a Slurm for a bare machine with NVIDIA GPUs
+	@rm -rf $(BUILD)/hw-bundle $(BUILD)/hw-debs
+	@mkdir -p $(BUILD)/hw-bundle/{bin,lib,slurm,testdata} $(BUILD)/hw-debs
+	cd $(BUILD)/hw-debs && apt-get download -qq $(PACKAGES_bundle)
+	@for deb in $(BUILD)/hw-debs/*.deb; do dpkg-deb -x $$deb $(BUILD)/hw-bundle/slurm; done
+	@rm -rf $(BUILD)/hw-bundle/slurm/usr/share $(BUILD)/hw-bundle/slurm/{etc,lib/systemd,var}
+	@for program in $(BUILD)/hw-bundle/slurm/usr/sbin/*-wlm; do ln -s $${program##*/} $${program%-wlm}; done
+	cp $(PROGRAMS:%=$(BUILD)/bin/%) $(BUILD)/hw-bundle/bin
+	cp -r $(BUILD)/lib/libgputune.so $(BUILD)/lib/slurm-22.05 $(BUILD)/hw-bundle/lib
+	cp tests/hw/bundle/start $(BUILD)/hw-bundle
+	$(GO) test -c -tags gpu -ldflags '-s -w' -o $(BUILD)/hw-bundle/hw.test ./tests/hw
+	$(GO) test -c -ldflags '-s -w' -o $(BUILD)/hw-bundle/fakenvml.test ./tests/fakenvml
+	$(CC) -O2 -Wall -Wextra -Werror -o $(BUILD)/hw-bundle/cuda tests/hw/testdata/cuda.c -ldl
+	tar -C $(BUILD) -czf $(BUILD)/hw-bundle.tar.gz hw-bundle
+	@du -h $(BUILD)/hw-bundle.tar.gz
+
 .PHONY: bench
 bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as ratios within one run
 	@$(GO) run ./tests/slurm/bench
 	@echo "Prolog and Epilog (aims: 10 ms for a job without options, 20 ms of their own for eight GPUs)"
 	@$(GO) test -run '^$$' -bench . -benchtime 100x ./tests/node
 	@echo "planning (aim: 1 ms) and reading a machine"
-	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology
+	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology ./internal/topology/source
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnings as errors
-	$(TOOLS)/golangci-lint run --build-tags slurm,vm ./...
+	GOFLAGS=-buildvcs=false $(TOOLS)/golangci-lint run --build-tags slurm,vm,gpu ./... # -trimpath would have it look for cgo's files of another checkout
 	$(CC) $(SHIM_CFLAGS) -Werror -fsyntax-only -DGPUTUNE_SLURM_RELEASE=0x160500 $(SHIM_SOURCES)
 
 .PHONY: fmt

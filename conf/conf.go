@@ -29,10 +29,21 @@ type Config struct {
 	Paths       Paths       `toml:"paths"`
 	NUMABind    NUMABind    `toml:"numa_bind"`
 	Job         Job         `toml:"job"`
+	MIG         MIG         `toml:"gpu_mig"`
 	Clocks      Clocks      `toml:"gpu_clocks"`
 	Power       Power       `toml:"gpu_power"`
 	ComputeMode ComputeMode `toml:"gpu_compute_mode"`
+	MPS         MPS         `toml:"gpu_mps"`
 	Baseline    Baseline    `toml:"baseline"`
+
+	Node        Node                `toml:"node"`
+	NodeProfile NodeProfile         `toml:"node_profile"`
+	THP         THP                 `toml:"thp"`
+	Hugepages   Hugepages           `toml:"hugepages"`
+	DropCaches  DropCaches          `toml:"drop_caches"`
+	Memlock     Memlock             `toml:"gpu_memlock"`
+	Environment map[string]Template `toml:"environment"` // by the names of variables
+	Profiles    Profiles            `toml:"profile"`
 }
 
 // Paths are the places that a site may move.
@@ -67,6 +78,14 @@ type Job struct {
 	LockWait Duration `toml:"lock_wait"`
 }
 
+// MIG is about --gpu-mig.
+type MIG struct {
+	Access
+	// AllowReset lets a GPU be reset where its MIG mode cannot be switched
+	// otherwise.
+	AllowReset Switch `toml:"allow_reset"`
+}
+
 // Clocks is about --gpu-clocks. Bounds are in MHz; 0 is the GPU's own.
 type Clocks struct {
 	Access
@@ -89,6 +108,19 @@ type ComputeMode struct {
 	Modes Modes `toml:"modes"`
 }
 
+// MPS is about --gpu-mps.
+type MPS struct {
+	Access
+	// Program is the path of nvidia-cuda-mps-control; empty: where packages put it.
+	Program Path `toml:"program"`
+	// Exclusive is that nothing but the daemon may use the GPUs meanwhile.
+	Exclusive Switch `toml:"exclusive"`
+	// MaxMemory is how much of each GPU's memory a client can have at most.
+	MaxMemory MiB `toml:"max_memory_mib"`
+	// ReadyDeadline is how long a daemon may take to answer when it starts.
+	ReadyDeadline Duration `toml:"ready_deadline"`
+}
+
 // Items is a value of --gpu-numa-bind in the configuration file.
 type Items struct{ option.Bind }
 
@@ -106,7 +138,7 @@ func (i *Items) UnmarshalTOML(value any) (err error) {
 
 // Default is the configuration of a site without a file.
 func Default() Config {
-	return Config{
+	config := Config{
 		Paths: Paths{
 			Machine: "/", Snapshot: "/run/gputune/topology.json",
 			State: "/var/lib/gputune", Run: "/run/gputune",
@@ -118,13 +150,17 @@ func Default() Config {
 			EpilogDeadline: Duration(60 * time.Second),
 			LockWait:       Duration(10 * time.Second),
 		},
+		MIG:    MIG{Access: everybody()},
 		Clocks: Clocks{Access: everybody()},
 		Power:  Power{Access: everybody()},
 		ComputeMode: ComputeMode{
 			Access: everybody(),
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
+		MPS: MPS{Access: everybody(), Exclusive: true, ReadyDeadline: Duration(10 * time.Second)},
 	}
+	defaultNode(&config)
+	return config
 }
 
 // check finds what is wrong with several keys together.
@@ -154,7 +190,7 @@ func (c Config) check() error {
 	if strings.HasPrefix(state, run) || strings.HasPrefix(run, state) {
 		return fmt.Errorf("key paths.run: %q: want a folder apart from paths.state (%q)", c.Paths.Run, c.Paths.State)
 	}
-	return nil
+	return c.checkNode()
 }
 
 // maxSize bounds the file, in bytes.
@@ -233,13 +269,33 @@ func decode(text string) (Config, error) {
 	for _, key := range meta.Undecoded() {
 		return config, fmt.Errorf("%sunknown key %s: known are %s", at(text, key), key, strings.Join(Keys(), ", "))
 	}
-	return config, config.check()
+	err = config.check()
+	if wrong := (*keyError)(nil); errors.As(err, &wrong) {
+		key := toml.Key(wrong.key)
+		return config, fmt.Errorf("%skey %s: %w", at(text, key), key, err)
+	}
+	return config, err
 }
 
-// Keys returns every key of the file, with its table: "paths.machine".
+// Keys returns every key of the file, with its table: "paths.machine". NAME
+// stands for a name that the file makes up.
 func Keys() []string {
 	var keys []string
 	for table := range reflect.TypeFor[Config]().Fields() {
+		switch table.Type {
+		case reflect.TypeFor[Profiles]():
+			for field := range reflect.TypeFor[Profile]().Fields() {
+				key := table.Tag.Get("toml") + ".NAME." + field.Tag.Get("toml")
+				if field.Type.Kind() == reflect.Map {
+					key += ".NAME"
+				}
+				keys = append(keys, key)
+			}
+			continue
+		case reflect.TypeFor[map[string]Template]():
+			keys = append(keys, table.Tag.Get("toml")+".NAME")
+			continue
+		}
 		for _, field := range reflect.VisibleFields(table.Type) {
 			if name := field.Tag.Get("toml"); name != "" {
 				keys = append(keys, table.Tag.Get("toml")+"."+name)

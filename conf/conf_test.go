@@ -44,6 +44,23 @@ func TestShippedFileIsTheDefault(t *testing.T) {
 			shown[table+"."+name]++
 		}
 	}
+	for key := range shown {
+		if parts := strings.SplitN(key, ".", 4); parts[0] == "profile" {
+			parts[1] = "NAME"
+			if parts[2] == "sysctl" {
+				parts[3] = "NAME"
+			}
+			delete(shown, key)
+			shown[strings.Join(parts, ".")] = 1
+		}
+	}
+	// What only a site can have is in comments.
+	for _, key := range []string{"environment.NAME", "profile.NAME.thp_defrag", "profile.NAME.khugepaged_defrag", "profile.NAME.hugepages"} {
+		if name := key[strings.LastIndexByte(key, '.')+1:]; name != "NAME" && !strings.Contains(string(text), "# "+name+" ") {
+			t.Errorf("shipped file does not tell of %s", key)
+		}
+		shown[key]++
+	}
 	for _, key := range Keys() {
 		if shown[key] != 1 {
 			t.Errorf("shipped file shows key %s %d times", key, shown[key])
@@ -80,6 +97,7 @@ func TestLoadRefuses(t *testing.T) {
 		"bad items":     {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `line 3: key numa_bind.items: --gpu-numa-bind: item "cpus=sideways": want cpus=node|`},
 		"items by type": {"[numa_bind]\nitems = true\n", "line 2: key numa_bind.items: true: want items: on, off"},
 		"refusal":       {"[job]\non_refusal = \"drain\"\n", `line 2: key job.on_refusal: "drain": want "fail" or "warn"`},
+		"reset":         {"[gpu_mig]\nallow_reset = \"yes\"\n", `line 2: key gpu_mig.allow_reset: "yes": want true or false`},
 		"deadline":      {"[job]\nprolog_deadline = \"30\"\n", `line 2: key job.prolog_deadline: "30": want a time from 1s to 1h0m0s`},
 		"too short":     {"[job]\nepilog_deadline = \"10ms\"\n", `"10ms": want a time from 1s`},
 		"negative":      {"[gpu_power]\nmin_watts = -1\n", "line 2: key gpu_power.min_watts: -1: want a whole number from 0 to 100000"},
@@ -90,6 +108,9 @@ func TestLoadRefuses(t *testing.T) {
 		"allow all of":  {"[gpu_clocks]\ndeny = [\"all:x\"]\n", `"all:x": want a list of`},
 		"allow number":  {"[gpu_clocks]\ndeny = [3]\n", "[3]: want a list of"},
 		"modes":         {"[gpu_compute_mode]\nmodes = [\"shared\", \"single\"]\n", `line 2: key gpu_compute_mode.modes: [shared single]: want a list of "shared", "exclusive" and "prohibited"`},
+		"program":       {"[gpu_mps]\nprogram = \"mps\"\n", `line 2: key gpu_mps.program: "mps": want an absolute path`},
+		"not a switch":  {"[gpu_mps]\nexclusive = \"yes\"\n", `line 2: key gpu_mps.exclusive: "yes": want true or false`},
+		"memory":        {"[gpu_mps]\nmax_memory_mib = \"4G\"\n", `"4G": want a whole number from 0 to 1073741824`},
 		"clock word":    {"[baseline]\nclocks = \"high\"\n", `line 2: key baseline.clocks: "high": want "", "unlocked", MHZ or MIN-MAX`},
 		"clock pair":    {"[baseline]\nclocks = \"900,memory=800\"\n", `want "", "unlocked", MHZ or MIN-MAX`},
 		"power":         {"[baseline]\npower = 500\n", `line 2: key baseline.power: 500: want "", WATTS, "max" or "default"`},
@@ -137,12 +158,19 @@ func TestLoadJobs(t *testing.T) {
 [job]
 on_refusal = "warn"
 prolog_deadline = "20s"
+[gpu_mig]
+allow_reset = true
 [gpu_clocks]
 allow = ["partition:bench", "group:tuners"]
 deny = ["user:mallory"]
 max_mhz = 1800
 [gpu_compute_mode]
 modes = []
+[gpu_mps]
+program = "/opt/mps"
+exclusive = false
+max_memory_mib = 200000
+ready_deadline = "3s"
 [baseline]
 clocks = "345-1800"
 persistence = "on"
@@ -153,10 +181,12 @@ power = "700"
 	}
 	want := Default()
 	want.Job.OnRefusal, want.Job.PrologDeadline = RefusalWarns, Duration(20*time.Second)
+	want.MIG.AllowReset = true
 	want.Clocks = Clocks{Max: 1800, Access: Access{
 		Allow: Subjects{{Partition, "bench"}, {Group, "tuners"}}, Deny: Subjects{{User, "mallory"}},
 	}}
 	want.ComputeMode.Modes = Modes{}
+	want.MPS.Program, want.MPS.Exclusive, want.MPS.MaxMemory, want.MPS.ReadyDeadline = "/opt/mps", false, 200000, Duration(3*time.Second)
 	want.Baseline = Baseline{SMClocks: "345-1800", Persistence: "on", Power: "700"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)

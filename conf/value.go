@@ -81,6 +81,34 @@ func (n *Number) UnmarshalTOML(value any) error {
 	return nil
 }
 
+// MiB is a size in MiB; 0 is no bound.
+type MiB uint64
+
+const maxMiB = 1 << 30
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (m *MiB) UnmarshalTOML(value any) error {
+	number, isNumber := value.(int64)
+	if !isNumber || number < 0 || number > maxMiB {
+		return wrong(value, fmt.Sprintf("a whole number from 0 to %d", maxMiB))
+	}
+	*m = MiB(number)
+	return nil
+}
+
+// Switch is yes or no.
+type Switch bool
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (s *Switch) UnmarshalTOML(value any) error {
+	on, isBool := value.(bool)
+	if !isBool {
+		return wrong(value, "true or false")
+	}
+	*s = Switch(on)
+	return nil
+}
+
 // Modes are compute modes.
 type Modes []option.ComputeMode
 

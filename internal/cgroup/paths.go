@@ -99,6 +99,13 @@ func (h Hierarchies) Of(pid int) (Paths, error) {
 	return paths, errors.Join(errs...)
 }
 
+// Unified returns the cgroup v2 at a path as /proc/PID/cgroup has it, no cgroup
+// where v2 is not mounted. For one that is not there errors.Is(err,
+// fs.ErrNotExist) holds.
+func (h Hierarchies) Unified(path string) (Place, error) {
+	return locate(h.root, unified, path, h.mounts)
+}
+
 // unified stands for the v2 hierarchy where controllers are named.
 const unified = ""
 

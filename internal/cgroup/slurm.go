@@ -119,6 +119,18 @@ func kindV1(below []string) Kind {
 	}
 }
 
+// JobOf returns the path of the cgroup v2 of the whole job that a process in the
+// cgroup at path, as /proc/PID/cgroup has it, belongs to; false if it is in no
+// job's. With a path of v1 it is false, too.
+func JobOf(path string) (string, bool) {
+	parts := strings.Split(path, "/")
+	slurm := slurmPart(path)
+	if slurm < 0 || !strings.HasSuffix(parts[slurm], scope) || len(parts) < slurm+2 || parts[slurm+1] == "system" || parts[slurm+1] == "" {
+		return "", false
+	}
+	return strings.Join(parts[:slurm+2], "/"), true
+}
+
 func stepOr(step bool) Kind {
 	if step {
 		return Step

@@ -107,3 +107,20 @@ func TestProcs(t *testing.T) {
 		t.Errorf("no such cgroup: %v", err)
 	}
 }
+
+func TestJobOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/system.slice/slurmstepd.scope/job_7/step_0/user/task_0":              "/system.slice/slurmstepd.scope/job_7",
+		"/system.slice/node1_slurmstepd.scope/s97DM8MRE7WY00/step_batch/slurm": "/system.slice/node1_slurmstepd.scope/s97DM8MRE7WY00",
+		"/x/system.slice/slurmstepd.scope/job_7":                               "/x/system.slice/slurmstepd.scope/job_7",
+		"/system.slice/slurmstepd.scope/system":                                "",
+		"/system.slice/slurmstepd.scope":                                       "",
+		"/system.slice/slurmstepd.scope/":                                      "",
+		"/slurm/uid_0/job_7/step_0":                                            "",
+		"/user.slice":                                                          "",
+	} {
+		if got, is := JobOf(path); got != want || is != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", path, got, is, want)
+		}
+	}
+}

@@ -18,13 +18,13 @@ type clocks struct {
 
 func newClocks(value string, site conf.Config) (wish, error) {
 	want, err := option.ParseClocks(value)
-	return clocks{want, site.Clocks}, err
+	return eachGPU{clocks{want, site.Clocks}}, err
 }
 
 func (c clocks) access() conf.Access { return c.site.Access }
 
-// changes implements wish.
-func (c clocks) changes(env *setting.Environment, uuid string) ([]ledger.Change, error) {
+// gpuChanges implements gpuWish.
+func (c clocks) gpuChanges(env *setting.Environment, uuid string) ([]ledger.Change, error) {
 	device, err := env.Device(uuid)
 	if err != nil {
 		return nil, err

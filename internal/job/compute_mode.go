@@ -19,13 +19,13 @@ type computeMode struct {
 
 func newComputeMode(value string, site conf.Config) (wish, error) {
 	want, err := option.ParseComputeMode(value)
-	return computeMode{want, site.ComputeMode}, err
+	return eachGPU{computeMode{want, site.ComputeMode}}, err
 }
 
 func (c computeMode) access() conf.Access { return c.site.Access }
 
-// changes implements wish.
-func (c computeMode) changes(env *setting.Environment, uuid string) ([]ledger.Change, error) {
+// gpuChanges implements gpuWish.
+func (c computeMode) gpuChanges(env *setting.Environment, uuid string) ([]ledger.Change, error) {
 	if !slices.Contains(c.site.Modes, c.want) {
 		names := make([]string, len(c.site.Modes))
 		for i, mode := range c.site.Modes {

@@ -14,6 +14,7 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/ledger"
+	"gputune/internal/mps"
 	"gputune/internal/option"
 	"gputune/internal/setting"
 )
@@ -88,14 +89,28 @@ func (h *Host) say(format string, arguments ...any) {
 // Open returns the node's ledger, and what its settings work on, which the
 // caller closes.
 func (h *Host) Open() (*ledger.Ledger, *setting.Environment, error) {
+	environment := h.environment()
+	l, err := h.ledger(environment)
+	return l, environment, err
+}
+
+// environment returns what the node's settings work on. It touches nothing.
+func (h *Host) environment() *setting.Environment {
 	environment := setting.NewEnvironment(string(h.Site.Paths.Machine), h.NVML)
-	l, err := ledger.Open(string(h.Site.Paths.State), ledger.Options{
+	environment.MPS = mps.Host{
+		Root: h.Root, Run: string(h.Site.Paths.Run), Log: slog.New(lines{h.Output}),
+		Limits: mps.Limits{Ready: time.Duration(h.Site.MPS.ReadyDeadline)},
+	}
+	return environment
+}
+
+func (h *Host) ledger(environment *setting.Environment) (*ledger.Ledger, error) {
+	return ledger.Open(string(h.Site.Paths.State), ledger.Options{
 		Root:     h.Root,
 		Resolve:  func(key string) (setting.Setting, error) { return setting.Parse(environment, key) },
 		Log:      slog.New(lines{h.Output}),
 		LockWait: time.Duration(h.Site.Job.LockWait),
 	})
-	return l, environment, err
 }
 
 // lines is a slog.Handler that writes "message: key value, …": slurmd puts its

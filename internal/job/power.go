@@ -17,13 +17,13 @@ type power struct {
 
 func newPower(value string, site conf.Config) (wish, error) {
 	want, err := option.ParsePower(value)
-	return power{want, site.Power}, err
+	return eachGPU{power{want, site.Power}}, err
 }
 
 func (p power) access() conf.Access { return p.site.Access }
 
-// changes implements wish.
-func (p power) changes(env *setting.Environment, uuid string) ([]ledger.Change, error) {
+// gpuChanges implements gpuWish.
+func (p power) gpuChanges(env *setting.Environment, uuid string) ([]ledger.Change, error) {
 	device, err := env.Device(uuid)
 	if err != nil {
 		return nil, err

@@ -18,28 +18,13 @@ import (
 	"gputune/internal/slurm"
 )
 
-// wish is one option whose value the grammar has accepted.
-type wish interface {
-	// access says who may use the option.
-	access() conf.Access
-	// changes returns what the option sets on a GPU, in order. An error is why
-	// the GPU or the site does not give it, a *setting.ValueError where another
-	// value would do. It changes nothing.
-	changes(env *setting.Environment, uuid string) ([]ledger.Change, error)
-}
-
-// wishes has the maker of each option's wish.
-var wishes = map[string]func(value string, site conf.Config) (wish, error){
-	option.ClocksName:      newClocks,
-	option.PowerName:       newPower,
-	option.ComputeModeName: newComputeMode,
-}
-
 // asked is one option of the job on its way.
 type asked struct {
 	Option
 	wish    wish
 	changes []ledger.Change
+	// suffix and text are of a file for the job's steps; "" is none.
+	suffix, text string
 }
 
 func (a *asked) refuse(err error) {
@@ -47,7 +32,17 @@ func (a *asked) refuse(err error) {
 }
 
 // target is one GPU of the job.
-type target struct{ pci, uuid string }
+type target struct {
+	pci, uuid string
+	index     int    // Slurm's, -1 not known
+	device    string // its device file, "" not known
+}
+
+// jobGPUs are the GPUs of the job on this node.
+type jobGPUs struct {
+	list        []target
+	constrained bool // Slurm keeps the job's tasks to them
+}
 
 // Asks tells whether the job asked for something, or left something from an
 // earlier run: whether Prolog has work that can take time.
@@ -148,19 +143,28 @@ func (h *Host) tell(report *Report, options []*asked) {
 		case Refused:
 			h.say("job %s: %s", report.Job, oneLine(a.line(report.OnRefusal)))
 		case Dropped:
-			h.say("job %s: --%s=%s: not applied", report.Job, a.Name, a.Value)
+			h.say("job %s: %s: not applied", report.Job, a.given())
 		case Applied:
 			for _, gpu := range a.GPUs {
 				for _, s := range gpu.Settings {
 					h.say("job %s: --%s: gpu %s: %s %s, was %s", report.Job, a.Name, gpu.PCI, s.Setting, s.Now, s.Before)
 				}
 			}
+			for _, s := range a.Node {
+				h.say("job %s: --%s: %s %s, was %s", report.Job, a.Name, s.Setting, s.Now, s.Before)
+			}
 		}
 	}
 	if report.Fault != "" {
 		h.say("job %s: %s", report.Job, oneLine(report.Fault))
 	}
-	if err := h.reports().write(report); err != nil {
+	files := map[string]string{}
+	for _, a := range options {
+		if a.State == Applied && a.suffix != "" {
+			files[a.suffix] = a.text
+		}
+	}
+	if err := h.reports().write(report, files); err != nil {
 		h.say("job %s: report: %v", report.Job, err)
 	}
 }
@@ -209,34 +213,28 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 	if h.over(options) {
 		return ""
 	}
-	gpus, refused, err := h.gpus(job)
-	if err != nil {
-		return err.Error()
-	}
-	if refused != nil {
-		for _, a := range granted(options) {
-			a.refuse(refused)
-		}
-		return ""
-	}
-	l, env, err := h.Open()
-	if err != nil {
-		return err.Error()
-	}
+	env := h.environment()
 	defer func() {
 		if err := env.Close(); err != nil {
 			h.say("%v", err)
 		}
 	}()
-	h.resolve(env, options, gpus)
+	s := h.scene(job, env, options)
+	if err := s.resolve(ctx); err != nil {
+		return err.Error()
+	}
 	if h.over(options) {
 		return ""
 	}
-	if err := h.clear(ctx, l, job, gpus); err != nil {
+	l, err := h.ledger(env)
+	if err != nil {
+		return err.Error()
+	}
+	if err := h.clear(ctx, l, job, s.targets()); err != nil {
 		return err.Error()
 	}
 	for !h.over(options) {
-		again, err := h.apply(ctx, l, env, job, options, gpus)
+		again, err := h.apply(ctx, l, s)
 		if err != nil {
 			return err.Error()
 		}
@@ -279,45 +277,51 @@ func (h *Host) judge(job slurm.Job, options []*asked) {
 	}
 }
 
-// gpus returns the GPUs that the job has on this node. refused is why they are
-// not its to change, err why they cannot be told.
-func (h *Host) gpus(job slurm.Job) (gpus []target, refused, err error) {
+// gpus returns the GPUs that the job has on this node. An error is why they are
+// not its to change; a fault is why they cannot be told.
+func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
 	switch {
 	case job.Part != "":
-		return nil, fmt.Errorf("the job shares its GPU: %s, and only a whole GPU can be changed", job.Part), nil
+		return nil, fmt.Errorf("the job shares its GPU: %s, and only a whole GPU can be changed", job.Part)
 	case job.HasMIG():
-		return nil, errors.New("the job has MIG devices, and only a whole GPU can be changed"), nil
+		return nil, errors.New("the job has MIG devices, and only a whole GPU can be changed")
 	case !job.HasGPUs():
-		return nil, errors.New("the job has no GPU of its own on this node, ask for one with --gpus or --gres=gpu"), nil
+		return nil, errors.New("the job has no GPU of its own on this node, ask for one with --gpus or --gres=gpu")
 	}
 	n, err := node.Read(h.Root, h.Site.Paths, h.getenv)
 	if err != nil {
-		return nil, nil, err
+		return nil, fault{err}
 	}
 	if n.Unread != nil {
-		return nil, nil, n.Unread
+		return nil, fault{n.Unread}
 	}
 	for _, line := range n.Log {
 		h.say("%s", line)
 	}
 	positions, err := n.GPUs(job)
 	if errors.Is(err, node.ErrPart) {
-		return nil, fmt.Errorf("%w, and only a whole GPU can be changed", err), nil
+		return nil, fmt.Errorf("%w, and only a whole GPU can be changed", err)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, fault{err}
 	}
+	found := &jobGPUs{constrained: n.ConstrainDevices}
 	for _, position := range positions {
 		gpu := n.Machine.GPUs[position]
 		if n.Sharded[position] {
-			return nil, fmt.Errorf("gpu %s: gres/shard can give it to several jobs at once, and only a whole GPU can be changed", gpu.PCI), nil
+			return nil, fmt.Errorf("gpu %s: gres/shard can give it to several jobs at once, and only a whole GPU can be changed", gpu.PCI)
+		}
+		if n.Divided[position] {
+			return nil, fmt.Errorf("gpu %s: gres.conf gives MIG devices of it to jobs, and only a whole GPU can be changed", gpu.PCI)
 		}
 		if gpu.UUID == "" {
-			return nil, nil, fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)
+			return nil, fault{fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)}
 		}
-		gpus = append(gpus, target{gpu.PCI, gpu.UUID})
+		found.list = append(found.list, target{
+			pci: gpu.PCI, uuid: gpu.UUID, index: slices.Index(n.Order, position), device: n.Devices[position],
+		})
 	}
-	return gpus, nil, nil
+	return found, nil
 }
 
 // clear puts back what other jobs have left on GPUs that Slurm has given to this
@@ -351,32 +355,24 @@ func (h *Host) clear(ctx context.Context, l *ledger.Ledger, job slurm.Job, gpus 
 	return nil
 }
 
-// resolve works out what each option sets on each GPU.
-func (h *Host) resolve(env *setting.Environment, options []*asked, gpus []target) {
-	for _, a := range granted(options) {
-		for _, gpu := range gpus {
-			changes, err := a.wish.changes(env, gpu.uuid)
-			if err != nil {
-				a.refuse(err)
-				break
-			}
-			a.changes = append(a.changes, changes...)
-		}
-	}
-}
-
 // apply makes the changes of all granted options. It returns whether to try
 // again, without an option that is refused now.
-func (h *Host) apply(ctx context.Context, l *ledger.Ledger, env *setting.Environment, job slurm.Job, options []*asked, gpus []target) (again bool, err error) {
-	changes, owner, err := h.changes(ctx, env, options, gpus)
+func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again bool, err error) {
+	changes, owner, err := h.changes(ctx, s)
 	if err != nil {
 		return false, err
 	}
-	result, err := l.Apply(ctx, job.ID, changes)
+	result, err := l.Apply(ctx, s.job.ID, changes)
 	if err == nil {
-		for _, a := range granted(options) {
+		for _, a := range granted(s.options) {
 			a.State = Applied
-			a.GPUs = changed(result, a.changes, gpus)
+			a.note(result, s.targets())
+			if w, has := a.wish.(stepFile); has {
+				a.suffix, a.text = w.file(s)
+			}
+			if w, has := a.wish.(cautious); has {
+				a.Caution = w.caution(s)
+			}
 		}
 		return false, nil
 	}
@@ -399,27 +395,31 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, env *setting.Environ
 	return false, err
 }
 
-// changes returns the changes of all granted options and whose each key is.
-// Persistence comes first: without it the driver forgets the rest when the last
-// program leaves the GPU.
-func (h *Host) changes(ctx context.Context, env *setting.Environment, options []*asked, gpus []target) ([]ledger.Change, map[string]*asked, error) {
+// changes returns the changes of all granted options, each key once, and whose it
+// is. Persistence comes first: without it the driver forgets the rest when the
+// last program leaves the GPU.
+func (h *Host) changes(ctx context.Context, s *scene) ([]ledger.Change, map[string]*asked, error) {
 	var changes []ledger.Change
 	owner := map[string]*asked{}
-	for _, gpu := range gpus {
-		s, err := setting.Parse(env, setting.GPUKey(gpu.uuid, setting.PersistenceName))
+	for _, gpu := range s.targets() {
+		persistence, err := setting.Parse(s.env, setting.GPUKey(gpu.uuid, setting.PersistenceName))
 		if err != nil {
 			return nil, nil, err
 		}
-		if _, err := s.Check(ctx, "on"); errors.Is(err, setting.ErrUnsupported) {
+		if _, err := persistence.Check(ctx, "on"); errors.Is(err, setting.ErrUnsupported) {
 			continue
 		}
-		changes = append(changes, ledger.Change{Setting: s, Value: "on"})
-		owner[s.Key()] = granted(options)[0]
+		changes = append(changes, ledger.Change{Setting: persistence, Value: "on"})
+		owner[persistence.Key()] = firstOnGPUs(s.options)
 	}
-	for _, a := range granted(options) {
+	for _, a := range granted(s.options) {
 		for _, change := range a.changes {
+			key := change.Setting.Key()
+			if slices.ContainsFunc(changes, func(c ledger.Change) bool { return c.Setting.Key() == key && c.Value == change.Value }) {
+				continue // two options want the same
+			}
 			changes = append(changes, change)
-			owner[change.Setting.Key()] = a
+			owner[key] = a
 		}
 	}
 	for i := range changes {
@@ -436,19 +436,37 @@ func (h *Host) changes(ctx context.Context, env *setting.Environment, options []
 	return changes, owner, nil
 }
 
-// changed is what the ledger did for an option, by GPU.
-func changed(result ledger.Report, changes []ledger.Change, gpus []target) []GPU {
-	var list []GPU
-	for _, gpu := range gpus {
-		one := GPU{PCI: gpu.pci, UUID: gpu.uuid}
-		for _, outcome := range result.Outcomes {
-			name, ofGPU := strings.CutPrefix(outcome.Key, setting.GPUKey(gpu.uuid, ""))
-			asked := slices.ContainsFunc(changes, func(c ledger.Change) bool { return c.Setting.Key() == outcome.Key })
-			if ofGPU && asked {
-				one.Settings = append(one.Settings, Changed{Setting: name, Before: outcome.Prior, Now: outcome.Set})
+// firstOnGPUs returns the first granted option that changes a GPU, or else the
+// first of all.
+func firstOnGPUs(options []*asked) *asked {
+	for _, a := range granted(options) {
+		if slices.ContainsFunc(a.changes, func(c ledger.Change) bool {
+			return setting.Domain(c.Setting.Key()) != setting.HostDomain
+		}) {
+			return a
+		}
+	}
+	return granted(options)[0]
+}
+
+// note keeps what the ledger did for the option: by GPU, and for the node.
+func (a *asked) note(result ledger.Report, gpus []target) {
+	list := make([]GPU, len(gpus))
+	for i, gpu := range gpus {
+		list[i] = GPU{PCI: gpu.pci, UUID: gpu.uuid}
+	}
+	for _, outcome := range result.Outcomes {
+		if !slices.ContainsFunc(a.changes, func(c ledger.Change) bool { return c.Setting.Key() == outcome.Key }) {
+			continue
+		}
+		did := Changed{Setting: outcome.Key, Before: outcome.Prior, Now: outcome.Set}
+		target := &a.Node
+		for i, gpu := range gpus {
+			if name, isGPUs := strings.CutPrefix(outcome.Key, setting.GPUKey(gpu.uuid, "")); isGPUs {
+				did.Setting, target = name, &list[i].Settings
 			}
 		}
-		list = append(list, one)
+		*target = append(*target, did)
 	}
-	return list
+	a.GPUs = slices.DeleteFunc(list, func(gpu GPU) bool { return len(gpu.Settings) == 0 })
 }

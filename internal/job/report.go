@@ -39,7 +39,10 @@ type Option struct {
 	State   State  `json:"state"`
 	Reason  string `json:"reason,omitempty"`
 	Nearest string `json:"nearest,omitempty"` // value that would be accepted, "" if none is near
-	GPUs    []GPU  `json:"gpus,omitempty"`    // where it was applied
+	Caution string `json:"caution,omitempty"` // what the user should know of an applied option
+	GPUs    []GPU  `json:"gpus,omitempty"`    // that it changed
+	// Node are the changes that are not a GPU's, by their keys.
+	Node []Changed `json:"node,omitempty"`
 }
 
 // State is what became of an option.
@@ -66,9 +69,17 @@ type Changed struct {
 	Now     string `json:"now"`
 }
 
+// given is the option as the user gave it.
+func (o Option) given() string {
+	if o.Value == "" {
+		return "--" + o.Name
+	}
+	return "--" + o.Name + "=" + o.Value
+}
+
 // line is what the user reads of a refused option.
 func (o Option) line(outcome conf.Refusal) string {
-	text := fmt.Sprintf("--%s=%s: %s", o.Name, o.Value, strings.TrimPrefix(o.Reason, "--"+o.Name+": "))
+	text := fmt.Sprintf("%s: %s", o.given(), strings.TrimPrefix(o.Reason, "--"+o.Name+": "))
 	if o.Nearest != "" {
 		text += "; nearest: " + o.Nearest
 	}
@@ -87,6 +98,9 @@ func (r *Report) notice() string {
 		if o.State == Refused {
 			kind = r.OnRefusal
 			lines = append(lines, o.line(r.OnRefusal))
+		}
+		if o.Caution != "" {
+			lines = append(lines, o.given()+": "+o.Caution)
 		}
 	}
 	if r.Fault != "" {
@@ -125,13 +139,15 @@ type reports struct{ folder.Folder }
 
 const reportsFolder = "jobs"
 
-// Reports of a job: what the Prolog did, what the plugin shows, and that name
-// once the plugin has shown it. A program that was killed leaves .new.
+// Files of a job: what the Prolog did, what the plugin shows, and that name once
+// the plugin has shown it. A program that was killed leaves .new.
 const (
 	reportSuffix = ".json"
 	noticeSuffix = ".notice"
 	shownSuffix  = ".notice.shown"
 	newSuffix    = ".new"
+	mpsSuffix    = ".mps" // what the job's steps have to know of its MPS daemon
+	migSuffix    = ".mig" // the MIG devices of its GPUs
 )
 
 func (h *Host) reports() reports {
@@ -140,8 +156,9 @@ func (h *Host) reports() reports {
 
 func reportName(job, suffix string) string { return reportsFolder + "/" + job + suffix }
 
-// write puts a report and its notice in place of the job's former ones.
-func (r reports) write(report *Report) error {
+// write puts a report, its notice and the files for the job's steps, texts by
+// suffix, in place of the job's former ones.
+func (r reports) write(report *Report, files map[string]string) error {
 	text, err := json.Marshal(report)
 	if err != nil {
 		return err
@@ -154,6 +171,11 @@ func (r reports) write(report *Report) error {
 	}
 	if err := r.remove(report.Job); err != nil {
 		return err
+	}
+	for suffix, text := range files {
+		if err := r.put(report.Job, suffix, []byte(text)); err != nil {
+			return err
+		}
 	}
 	// The plugin takes a notice without a report as well as one with it.
 	if notice := report.notice(); notice != "" {
@@ -180,7 +202,7 @@ func (r reports) put(job, suffix string, text []byte) error {
 // remove removes all of a job's files. None is no error.
 func (r reports) remove(job string) error {
 	var failed []error
-	for _, suffix := range []string{noticeSuffix, shownSuffix, reportSuffix, newSuffix} {
+	for _, suffix := range []string{noticeSuffix, shownSuffix, mpsSuffix, migSuffix, reportSuffix, newSuffix} {
 		if err := r.Remove(reportName(job, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = append(failed, err)
 		}

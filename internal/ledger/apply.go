@@ -190,7 +190,7 @@ func (s *step) from(ctx context.Context, base *entry) error {
 		s.write, s.outcome.Action = false, Already
 	case current == e.Set && !e.Loose:
 		s.write, s.outcome.Action = false, Already
-	case current != base.Prior && !base.ours(current):
+	case current != base.Prior && !base.ours(s.setting, current):
 		e.Prior, e.Found, e.Epoch = current, "", base.Epoch+1
 		s.outcome.Action = Retaken
 	}

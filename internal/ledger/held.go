@@ -21,7 +21,8 @@ type Holding struct {
 	Since    time.Time
 	// Drift says that somebody took over: Current is not what can be there.
 	Drift bool
-	// Forgotten says that the machine has booted and forgot it.
+	// Forgotten says that the machine has booted and forgot it, or that what
+	// had the value is gone.
 	Forgotten bool
 	WriteOnly bool
 	Err       error // why Current cannot be read
@@ -87,10 +88,14 @@ func (l *Ledger) look(ctx context.Context, r *record, e entry) Holding {
 	if err == nil {
 		h.Current, err = s.Read(ctx)
 	}
+	if e.Lifetime == setting.WhileThere && errors.Is(err, setting.ErrGone) {
+		h.Forgotten = true
+		return h
+	}
 	if err != nil {
 		h.Err = err
 		return h
 	}
-	h.Drift = !h.Forgotten && !e.ours(h.Current) && (e.State == applied || h.Current != e.Prior)
+	h.Drift = !h.Forgotten && !e.ours(s, h.Current) && (e.State == applied || h.Current != e.Prior)
 	return h
 }

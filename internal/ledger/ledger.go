@@ -29,10 +29,12 @@
 //
 //   - what was set: the value before is put back;
 //   - the value before: nothing to do;
-//   - another one: somebody took over. It is left alone and reported.
+//   - another one: somebody took over. It is left alone and reported;
+//   - none, since what had the value (setting.WhileThere) is gone: nothing to do.
 //
 // A write-only setting is put back in any case, a loose one (see
-// setting.Traits) in the states intent and restoring whatever it has. What a
+// setting.Traits) in the states intent and restoring whatever it has, unless it
+// is a setting.Stepwise, which tells its own half-made values from others. What a
 // failed attempt to put a key back left there is in the entry, and counts as set.
 //
 // # Shared keys
@@ -173,7 +175,7 @@ const (
 	Unchanged Action = "unchanged"  // it was back already
 	StillHeld Action = "still held" // another job holds the key at this value
 	Drifted   Action = "drifted"    // somebody took over; left alone
-	Forgotten Action = "forgotten"  // the machine forgot it when it booted
+	Forgotten Action = "forgotten"  // the machine forgot it when it booted, or what had the value is gone
 	Failed    Action = "failed"     // could not be put back; still in the ledger
 )
 

@@ -71,9 +71,13 @@ func helper(words []string) error {
 type fileSetting struct{ dir, key string }
 
 func fileSettings(dir string) func(string) (setting.Setting, error) {
+	node := setting.NewEnvironment(filepath.Join(dir, "root"), nil)
 	return func(key string) (setting.Setting, error) {
 		if err := setting.CheckKey(key); err != nil {
 			return nil, err
+		}
+		if kind, _, _ := strings.Cut(key, "/"); kind != "gpu" && kind != "host" {
+			return setting.Parse(node, key)
 		}
 		return fileSetting{dir, key}, nil
 	}
@@ -148,6 +152,17 @@ func atStart(t testing.TB, dir string) (left []string) {
 			left = append(left, name.Name()+" is "+got)
 		}
 	}
+	for file, want := range nodeFiles {
+		text, err := os.ReadFile(filepath.Join(dir, "root", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Unlike the kernel's, a file keeps what is behind a shorter line.
+		want, _, _ = strings.Cut(want, "\n")
+		if got, _, _ := strings.Cut(string(text), "\n"); got != want {
+			left = append(left, file+" is "+got)
+		}
+	}
 	for _, folder := range []string{"jobs", "aside"} {
 		names, err := os.ReadDir(filepath.Join(dir, "state", folder))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +181,34 @@ func machineDir(t testing.TB) string {
 	if err := os.Mkdir(filepath.Join(dir, "machine"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	for file, text := range nodeFiles {
+		file = filepath.Join(dir, "root", file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return dir
+}
+
+// nodeFiles are files of a made-up kernel for settings of the node.
+var nodeFiles = map[string]string{
+	"proc/sys/vm/swappiness":                                             "60",
+	"sys/devices/system/cpu/online":                                      "0-7",
+	"sys/devices/system/cpu/cpufreq/policy0/scaling_governor":            "powersave",
+	"sys/devices/system/cpu/cpufreq/policy0/scaling_available_governors": "performance powersave",
+	"sys/devices/system/cpu/cpufreq/policy0/scaling_min_freq":            "800000",
+	"sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq":            "3800000",
+	"sys/devices/system/cpu/cpufreq/policy0/cpuinfo_min_freq":            "800000",
+	"sys/devices/system/cpu/cpu3/power/pm_qos_resume_latency_us":         "0",
+	"sys/bus/pci/devices/0000:21:00.0/msi_irqs/42":                       "msix",
+	"proc/irq/42/smp_affinity_list":                                      "0-7",
+	"sys/devices/system/node/node1/meminfo": "Node 1 MemTotal: 1048576 kB\nNode 1 MemFree: 900000 kB\nNode 1 Active(file): 0 kB\n" +
+		"Node 1 Inactive(file): 0 kB\nNode 1 SReclaimable: 0 kB",
+	"sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages":   "3",
+	"sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages": "3",
 }
 
 // TestProcesses has two processes at a time apply and release jobs on shared
@@ -235,23 +277,32 @@ func TestKillAtEverySystemCall(t *testing.T) {
 	}
 	// strace counts the calls of each name, in each thread.
 	calls := []string{"openat", "write", "pwrite64", "fsync", "renameat", "mkdirat", "unlinkat", "flock", "fcntl", "ftruncate"}
+	// The node's settings open many files for each that they write.
+	changing := []string{"write", "fsync", "renameat", "unlinkat"}
 	if output, err := exec.Command(strace, "-f", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
 		t.Skipf("strace does not work here: %s", output)
 	}
 	apply := []string{"apply", "1", "gpu/GPU-a/exact=200", "gpu/GPU-a/lock=5-5", "host/exact=7"}
+	node := []string{
+		"apply", "1", "sysctl/vm.swappiness=1", "cpufreq/policy0/governor=performance", "cpufreq/policy0/min=max", "cpuidle/cpu3/latency=n/a",
+		"irq/0000:21:00.0/42/affinity=4-5", "hugepages/node1/2048kB=40", "gpu/GPU-a/exact=200",
+	}
 	join := []string{"apply", "2", "gpu/GPU-a/exact=200", "gpu/GPU-a/lock=5-5"}
 	tried := 0
 	for _, test := range []struct {
 		name   string
 		before [][]string
 		killed []string
+		calls  []string
 	}{
-		{"apply", nil, apply},
-		{"release", [][]string{apply}, []string{"release", "1"}},
-		{"release of one of two", [][]string{apply, join}, []string{"release", "1"}},
-		{"release all", [][]string{apply, join}, []string{"all"}},
+		{"apply", nil, apply, calls},
+		{"release", [][]string{apply}, []string{"release", "1"}, calls},
+		{"release of one of two", [][]string{apply, join}, []string{"release", "1"}, calls},
+		{"apply to the node", nil, node, changing},
+		{"release of the node", [][]string{node}, []string{"release", "1"}, changing},
+		{"release all", [][]string{apply, join}, []string{"all"}, calls},
 	} {
-		for _, call := range calls {
+		for _, call := range test.calls {
 			for n := 1; killAtCall(t, strace, call, n, test.before, test.killed); n++ {
 				tried++
 			}

@@ -54,9 +54,17 @@ func (e entry) wanted() string {
 	return e.Set
 }
 
-// ours tells whether a value that the key has can be gputune's doing.
-func (e entry) ours(current string) bool {
-	return current == e.Set || e.Found != "" && current == e.Found || e.Left != "" && current == e.Left || e.Loose && e.State != applied
+// ours tells whether a value that the key has can be gputune's doing. Of a
+// setting that knows its unfinished work, that counts whenever it is found: a
+// reset or a reboot can undo a part of what was finished.
+func (e entry) ours(s setting.Setting, current string) bool {
+	if current == e.Set || e.Found != "" && current == e.Found || e.Left != "" && current == e.Left {
+		return true
+	}
+	if stepwise, is := s.(setting.Stepwise); is {
+		return stepwise.Between(e.Prior, e.Set, current)
+	}
+	return e.Loose && e.State != applied
 }
 
 // record is what one job holds, in the order in which it was set.
@@ -86,7 +94,7 @@ func (r *record) find(key string) int {
 
 // forgot tells whether the machine has forgotten an entry since it booted.
 func (r *record) forgot(e entry, boot string) bool {
-	return r.Boot != boot && e.Lifetime == setting.UntilReboot
+	return r.Boot != boot && e.Lifetime != setting.Kept
 }
 
 // envelope is what is in the file.
@@ -157,7 +165,7 @@ func (e entry) check() error {
 	if !slices.Contains([]state{intent, applied, restoring}, e.State) {
 		return fmt.Errorf("%s: state %q", e.Key, e.State)
 	}
-	if e.Lifetime != setting.UntilReboot && e.Lifetime != setting.Kept {
+	if !slices.Contains([]setting.Lifetime{setting.UntilReboot, setting.Kept, setting.WhileThere}, e.Lifetime) {
 		return fmt.Errorf("%s: lifetime %q", e.Key, e.Lifetime)
 	}
 	if e.Epoch < 0 {

@@ -151,6 +151,8 @@ func (l *Ledger) release(ctx context.Context, r *record, steps []*step) (Report,
 			}
 			if err := u.put(ctx); u.again && (err == nil || u.still(ctx)) {
 				u.outcome.Action = Unchanged
+			} else if r.Entries[u.place].Lifetime == setting.WhileThere && errors.Is(err, setting.ErrGone) {
+				u.outcome.Action = Forgotten
 			} else if err != nil {
 				u.outcome.Action = Failed
 				u.outcome.Err = fmt.Errorf("job %s: %s: put back %s: %w", r.Job, u.outcome.Key, u.value, err)
@@ -221,6 +223,10 @@ func (l *Ledger) judge(ctx context.Context, r *record, e entry, others []holding
 		return u
 	}
 	current, err := s.Read(ctx)
+	if e.Lifetime == setting.WhileThere && errors.Is(err, setting.ErrGone) {
+		u.outcome.Action = Forgotten
+		return u
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -228,7 +234,7 @@ func (l *Ledger) judge(ctx context.Context, r *record, e entry, others []holding
 	switch {
 	case current == e.Prior:
 		u.outcome.Action = Unchanged
-	case e.ours(current):
+	case e.ours(s, current):
 		u.write = true
 	default:
 		u.outcome.Action = Drifted

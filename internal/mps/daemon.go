@@ -66,7 +66,7 @@ func (h Host) daemon(ctx context.Context, r *record) (*daemon, error) {
 	}
 	d := &daemon{host: h, record: r, spec: s}
 	if r.Keeper == bySession {
-		d.keeper = &session{host: h, spec: s}
+		d.keeper = &session{host: h, spec: s, token: r.Token}
 		return d, nil
 	}
 	manager, err := h.systemd(ctx)
@@ -80,7 +80,7 @@ func (h Host) daemon(ctx context.Context, r *record) (*daemon, error) {
 func (d *daemon) token() string { return tokenVariable + "=" + d.record.Token }
 
 func (d *daemon) folder(name string) string {
-	return filepath.Join(d.host.path(baseDir), d.spec.Job, name)
+	return filepath.Join(d.host.jobFolder(d.spec.Job), name)
 }
 
 // environment is all that the daemon and the clients of its control socket get.
@@ -203,7 +203,7 @@ func (d *daemon) quit(ctx context.Context) error {
 		return err
 	}
 	for _, client := range clients {
-		d.host.log().Warn("a process still uses the MPS daemon of a job that is over", "job", d.spec.Job, "process", client)
+		d.host.log().Warn("a process still uses the MPS daemon of a job that is over", "job", d.spec.Job, "client", client)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.host.limits().Quit)
 	defer cancel()

@@ -18,6 +18,10 @@ const (
 	pipeName   = "pipe"
 	logName    = "log"
 	outputName = "control.log"
+	socketName = "control" // that the daemon makes for its clients
+
+	longestSocket = "control_privileged" // of those that it makes
+	maxSocket     = 107                  // bytes of a socket's path: unix(7)
 )
 
 // makeFolders makes a job's folders and the file for the daemon's output. All of
@@ -27,7 +31,7 @@ func (h Host) makeFolders(s Spec) (output *os.File, err error) {
 	if err := h.removeFolder(context.Background(), s.Job); err != nil {
 		return nil, err
 	}
-	base, err := os.OpenRoot(h.path(baseDir))
+	base, err := os.OpenRoot(h.base())
 	if err != nil {
 		return nil, err
 	}
@@ -68,16 +72,16 @@ func (h Host) makeFolders(s Spec) (output *os.File, err error) {
 // any depth is flattened level by level, so that it takes neither stack nor
 // files. ctx bounds it.
 func (h Host) removeFolder(ctx context.Context, job string) error {
-	base, err := unix.Open(h.path(baseDir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	base, err := unix.Open(h.base(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: h.path(baseDir), Err: err}
+		return &fs.PathError{Op: "open", Path: h.base(), Err: err}
 	}
 	defer unix.Close(base)
 	fail := func(err error) error {
-		return &fs.PathError{Op: "remove", Path: filepath.Join(h.path(baseDir), job), Err: err}
+		return &fs.PathError{Op: "remove", Path: h.jobFolder(job), Err: err}
 	}
 	switch done, err := unlink(base, job); {
 	case err != nil:

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(childVariable); text != "" {
 		os.Exit(starter(text))
 	}
+	if os.Getenv(realProgram) != "" {
+		os.Exit(m.Run()) // for TestRealDaemon alone, on a machine without Go
+	}
 	os.Exit(func() int {
 		if folder := os.Getenv(programsVariable); folder != "" {
 			built = fakemps.Programs{Folder: folder}
@@ -170,8 +173,8 @@ func (b *bed) look() *Status {
 // client runs the program in place of a CUDA program with what a step gets.
 func (b *bed) client(uid int, s Spec, extra ...string) *exec.Cmd {
 	c := exec.Command(b.programs.Client())
-	for _, v := range s.Variables() {
-		c.Env = append(c.Env, v[0]+"="+b.host.path(v[1]))
+	for _, v := range b.host.Variables(s) {
+		c.Env = append(c.Env, v[0]+"="+v[1])
 	}
 	c.Env = append(c.Env, extra...)
 	c.SysProcAttr = asUser(Spec{UID: uint32(uid), GID: uint32(uid)})
@@ -187,7 +190,7 @@ func (b *bed) ask(uid int, s Spec, extra ...string) string {
 // gone makes sure that nothing is left of a daemon.
 func (b *bed) gone(s Spec) {
 	b.t.Helper()
-	names, err := os.ReadDir(b.host.path(baseDir))
+	names, err := os.ReadDir(b.host.base())
 	if err != nil && !os.IsNotExist(err) {
 		b.t.Fatal(err)
 	}
@@ -203,7 +206,7 @@ func (b *bed) gone(s Spec) {
 		b.t.Errorf("left: %v", left)
 	}
 	if mount := b.host.cgroupMount(); mount != "" {
-		if _, err := os.Stat(filepath.Join(mount, cgroupParent, "job-"+s.Job)); !os.IsNotExist(err) {
+		if left, err := filepath.Glob(filepath.Join(mount, cgroupParent, "job-"+s.Job+"-*")); err != nil || len(left) > 0 {
 			b.t.Errorf("the cgroup is left: %v", err)
 		}
 	}

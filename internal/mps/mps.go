@@ -4,7 +4,7 @@
 //
 // # What is where
 //
-// Everything is below /run/gputune/mps, root's, mode 0711:
+// Everything is below /run/gputune/mps (see Host), root's, mode 0711:
 //
 //	GPU-….json        the record of the daemon that serves this GPU first; 0600
 //	7/                the folder of job 7; 0700, the job's user's, as all in it
@@ -46,6 +46,7 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,9 @@ import (
 type Host struct {
 	// Root is prepended to the paths of files and folders: /run, /usr, /sys.
 	Root string
+	// Run is the folder of what gputune keeps of this boot, below Root; "" is
+	// /run/gputune. All of the daemons is in its folder mps.
+	Run string
 	// Proc is where the processes are, "" is /proc: they are those of the kernel
 	// that this program runs on, whatever Root describes.
 	Proc string
@@ -147,14 +151,18 @@ func (h Host) FindProgram(given string) (string, error) {
 	return "", fmt.Errorf("%w: not at %s: %s", ErrNoProgram, strings.Join(places, ", "), hint)
 }
 
-// Variables are what a step needs in its environment to reach the job's daemon,
-// name and value. A daemon that caps its clients does so without them.
-func (s Spec) Variables() [][2]string {
+// Variables are what a step needs in its environment to reach the daemon of a
+// spec, name and value. A daemon that caps its clients does so without them.
+func (h Host) Variables(s Spec) [][2]string {
 	return [][2]string{
-		{pipeVariable, filepath.Join(baseDir, s.Job, pipeName)},
-		{logVariable, filepath.Join(baseDir, s.Job, logName)},
+		{pipeVariable, filepath.Join(h.jobFolder(s.Job), pipeName)},
+		{logVariable, filepath.Join(h.jobFolder(s.Job), logName)},
 	}
 }
+
+// Socket is the path of the socket that the daemon of a spec listens on: a
+// process of its user that can connect to it has found the daemon alive.
+func (h Host) Socket(s Spec) string { return filepath.Join(h.jobFolder(s.Job), pipeName, socketName) }
 
 // Status is what there is of a daemon.
 type Status struct {
@@ -218,6 +226,10 @@ func (h Host) Look(ctx context.Context, gpu string) (*Status, error) {
 func (h Host) Start(ctx context.Context, s Spec) error {
 	if err := s.check(); err != nil {
 		return err
+	}
+	if longest := filepath.Join(h.jobFolder(s.Job), pipeName, longestSocket); len(longest) > maxSocket {
+		return fmt.Errorf("MPS daemon of job %s: socket %s: %d bytes, a name of one has %d at most: use a shorter folder than %s",
+			s.Job, longest, len(longest), maxSocket, h.run())
 	}
 	program, err := h.FindProgram(s.Program)
 	if err != nil {
@@ -313,11 +325,18 @@ func (h Host) Stop(ctx context.Context, gpu string) error {
 	return err
 }
 
-// baseDir is the folder of all daemons.
+// The folder of what gputune keeps of a boot, and that of all daemons in it.
 const (
-	parentDir = "/run/gputune"
-	baseDir   = parentDir + "/mps"
+	standardRun = "/run/gputune"
+	baseName    = "mps"
 )
 
+func (h Host) run() string { return h.path(cmp.Or(h.Run, standardRun)) }
+
+// base is the folder of all daemons.
+func (h Host) base() string { return filepath.Join(h.run(), baseName) }
+
+func (h Host) jobFolder(job string) string { return filepath.Join(h.base(), job) }
+
 // records is the folder of all daemons. Users pass through it to their own.
-func (h Host) records() folder.Folder { return folder.Folder{Dir: h.path(baseDir), Mode: 0o711} }
+func (h Host) records() folder.Folder { return folder.Folder{Dir: h.base(), Mode: 0o711} }

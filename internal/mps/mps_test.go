@@ -135,7 +135,7 @@ func (b *bed) sound(p Process, s Spec) {
 			b.t.Errorf("it holds %s", target)
 		}
 	}
-	output := filepath.Join(b.host.path(baseDir), s.Job, logName, outputName)
+	output := filepath.Join(b.host.base(), s.Job, logName, outputName)
 	if links["0"] != "/dev/null" || links["1"] != output || links["2"] != output {
 		b.t.Errorf("descriptors %v", links)
 	}
@@ -156,7 +156,7 @@ func (b *bed) sound(p Process, s Spec) {
 // closed makes sure that a user can open nothing of a daemon.
 func (b *bed) closed(s Spec, uid int) {
 	b.t.Helper()
-	job := filepath.Join(b.host.path(baseDir), s.Job)
+	job := filepath.Join(b.host.base(), s.Job)
 	for _, name := range []string{"", pipeName, logName} {
 		info, err := os.Stat(filepath.Join(job, name))
 		b.must(err)
@@ -164,7 +164,7 @@ func (b *bed) closed(s Spec, uid int) {
 			b.t.Errorf("%s: %v, owner %d", name, info.Mode(), owner(info))
 		}
 	}
-	for _, path := range []string{job, job + "/pipe", job + "/pipe/control", job + "/log/control.log", b.host.path(baseDir), b.host.path(baseDir) + "/" + recordName(s.GPUs[0])} {
+	for _, path := range []string{job, job + "/pipe", job + "/pipe/control", job + "/log/control.log", b.host.base(), b.host.base() + "/" + recordName(s.GPUs[0])} {
 		c := exec.Command("/bin/sh", "-c", `ls "$0/" || cat "$0" || echo x >>"$0" || touch "$0/x" || rm -r "$0"`, path)
 		c.SysProcAttr = asUser(Spec{UID: uint32(uid), GID: uint32(uid)})
 		if out, err := c.CombinedOutput(); err == nil || strings.Count(string(out), "denied") < 3 {
@@ -552,8 +552,8 @@ func TestPlanted(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				b := newBed(t)
 				dir, check := precious(b)
-				b.must(os.MkdirAll(b.host.path(baseDir), 0o711))
-				plant(b, filepath.Join(b.host.path(baseDir), s.Job), dir)
+				b.must(os.MkdirAll(b.host.base(), 0o711))
+				plant(b, filepath.Join(b.host.base(), s.Job), dir)
 				b.start(s)
 				b.closed(s, bob)
 				b.must(b.host.Stop(ctx, gpuA))
@@ -563,22 +563,22 @@ func TestPlanted(t *testing.T) {
 	})
 	t.Run("base", func(t *testing.T) {
 		for name, plant := range map[string]func(b *bed, precious string){
-			"link": func(b *bed, precious string) { b.must(os.Symlink(precious, b.host.path(baseDir))) },
+			"link": func(b *bed, precious string) { b.must(os.Symlink(precious, b.host.base())) },
 			"somebody's": func(b *bed, _ string) {
-				b.must(errors.Join(os.Mkdir(b.host.path(baseDir), 0o755), os.Chown(b.host.path(baseDir), bob, bob)))
+				b.must(errors.Join(os.Mkdir(b.host.base(), 0o755), os.Chown(b.host.base(), bob, bob)))
 			},
 			"open": func(b *bed, _ string) {
-				b.must(errors.Join(os.Mkdir(b.host.path(baseDir), 0o755), os.Chmod(b.host.path(baseDir), 0o777)))
+				b.must(errors.Join(os.Mkdir(b.host.base(), 0o755), os.Chmod(b.host.base(), 0o777)))
 			},
-			"file": func(b *bed, _ string) { b.must(os.WriteFile(b.host.path(baseDir), nil, 0o600)) },
+			"file": func(b *bed, _ string) { b.must(os.WriteFile(b.host.base(), nil, 0o600)) },
 			"record's place": func(b *bed, precious string) {
-				b.must(errors.Join(os.Mkdir(b.host.path(baseDir), 0o711), os.Symlink(precious+"/file", b.host.path(baseDir)+"/"+recordName(gpuA))))
+				b.must(errors.Join(os.Mkdir(b.host.base(), 0o711), os.Symlink(precious+"/file", b.host.base()+"/"+recordName(gpuA))))
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
 				b := newBed(t)
 				dir, check := precious(b)
-				b.must(os.MkdirAll(b.host.path(parentDir), 0o755))
+				b.must(os.MkdirAll(b.host.run(), 0o755))
 				plant(b, dir)
 				err := b.host.Start(ctx, s)
 				if err == nil || !errors.Is(err, folder.ErrForeign) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
@@ -599,7 +599,7 @@ func TestPlanted(t *testing.T) {
 			cd "$0"/pipe && rm control_lock && ln -s "$1" control_lock && ln -s "$1"/file x && mkfifo f
 			cd ../log && mv control.log old && ln -s "$1"/file control.log
 			i=0; while [ $i -lt 300 ]; do mkdir d && touch file && cd d; i=$((i+1)); done`,
-			filepath.Join(b.host.path(baseDir), s.Job), dir)
+			filepath.Join(b.host.base(), s.Job), dir)
 		c.SysProcAttr = asUser(s)
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -613,8 +613,8 @@ func TestPlanted(t *testing.T) {
 // TestDeepTree: no depth of folders makes removing fail.
 func TestDeepTree(t *testing.T) {
 	b := newBed(t)
-	b.must(os.MkdirAll(b.host.path(baseDir)+"/7", 0o755))
-	dir, err := unix.Open(b.host.path(baseDir)+"/7", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	b.must(os.MkdirAll(b.host.base()+"/7", 0o755))
+	dir, err := unix.Open(b.host.base()+"/7", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	b.must(err)
 	for range 20000 { // more than descriptors, and longer than a path can be
 		b.must(unix.Mkdirat(dir, "d", 0o700))
@@ -625,7 +625,7 @@ func TestDeepTree(t *testing.T) {
 	}
 	b.must(unix.Close(dir))
 	b.must(b.host.removeFolder(context.Background(), "7"))
-	if _, err := os.Lstat(b.host.path(baseDir) + "/7"); !os.IsNotExist(err) {
+	if _, err := os.Lstat(b.host.base() + "/7"); !os.IsNotExist(err) {
 		t.Errorf("left: %v", err)
 	}
 }
@@ -633,9 +633,9 @@ func TestDeepTree(t *testing.T) {
 // TestUnfinished: a starter killed at the first step leaves an empty record.
 func TestUnfinished(t *testing.T) {
 	b := newBed(t)
-	b.must(os.MkdirAll(b.host.path(baseDir), 0o711))
+	b.must(os.MkdirAll(b.host.base(), 0o711))
 	for _, text := range []string{"", `{"value":"job=`} {
-		b.must(os.WriteFile(b.host.path(baseDir)+"/"+recordName(gpuA), []byte(text), 0o600))
+		b.must(os.WriteFile(b.host.base()+"/"+recordName(gpuA), []byte(text), 0o600))
 		if value, err := b.host.Value(gpuA); value != Unfinished || err != nil {
 			t.Errorf("value %q, %v", value, err)
 		}
@@ -645,7 +645,7 @@ func TestUnfinished(t *testing.T) {
 		b.must(b.host.Stop(context.Background(), gpuA))
 		b.gone(specOf(alice, gpuA))
 	}
-	b.must(os.WriteFile(b.host.path(baseDir)+"/"+recordName(gpuA), []byte(`{"value":"job=../..","keeper":"session","token":"x"}`), 0o600))
+	b.must(os.WriteFile(b.host.base()+"/"+recordName(gpuA), []byte(`{"value":"job=../..","keeper":"session","token":"x"}`), 0o600))
 	if err := b.host.Stop(context.Background(), gpuA); !errors.Is(err, folder.ErrForeign) {
 		t.Errorf("a record that nobody wrote: %v", err)
 	}
@@ -734,7 +734,7 @@ func TestBetweenForkAndExec(t *testing.T) {
 	b := newBed(t)
 	s := specOf(alice, gpuA)
 	b.start(s)
-	child, err := os.OpenFile(b.host.path(baseDir)+"/"+recordName(gpuA), os.O_RDWR, 0)
+	child, err := os.OpenFile(b.host.base()+"/"+recordName(gpuA), os.O_RDWR, 0)
 	b.must(err)
 	b.must(unix.Flock(int(child.Fd()), unix.LOCK_EX))
 	b.host.Limits.Kill = 100 * time.Millisecond

@@ -89,7 +89,7 @@ func (h Host) load(gpu string) (*record, error) {
 
 // save writes the record and locks it. There is none of the GPU.
 func (h Host) save(r *record) (*os.File, error) {
-	if err := (folder.Folder{Dir: h.path(parentDir), Mode: 0o755}).MakeBase(); err != nil {
+	if err := (folder.Folder{Dir: h.run(), Mode: 0o755}).MakeBase(); err != nil {
 		return nil, err
 	}
 	if err := h.records().MakeBase(); err != nil {

@@ -16,8 +16,9 @@ import (
 // session keeps a daemon in a session of its own and, on cgroup v2, in a cgroup
 // of its own, where its processes are known by being in it.
 type session struct {
-	host Host
-	spec Spec
+	host  Host
+	spec  Spec
+	token string // of the record
 
 	over chan error // gets why the daemon has ended
 	why  error
@@ -139,7 +140,8 @@ func (s *session) cgroupFolder() string {
 	if mount == "" {
 		return ""
 	}
-	return filepath.Join(mount, cgroupParent, "job-"+s.spec.Job)
+	// The token, since a machine can have several nodes of as many clusters.
+	return filepath.Join(mount, cgroupParent, "job-"+s.spec.Job+"-"+s.token)
 }
 
 // makeCgroup makes the daemon's cgroup, nil where there can be none.

@@ -129,14 +129,3 @@ func isUUID(text string) bool {
 	rest, isGPU := strings.CutPrefix(text, "GPU-")
 	return isGPU && rest != "" && len(text) <= maxUUID && strings.TrimLeft(rest, alphanumeric+"-") == ""
 }
-
-// Share is the part of a GPU, in percent, that each of several tasks gets if
-// they share GPUs evenly: 100 by the tasks on the fullest GPU, rounded down, at
-// least 1.
-func Share(tasks, gpus int) int {
-	if tasks <= gpus || gpus < 1 {
-		return 100
-	}
-	perGPU := (tasks + gpus - 1) / gpus
-	return max(100/perGPU, 1)
-}

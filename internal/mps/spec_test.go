@@ -66,13 +66,3 @@ func TestParseStat(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
-
-func TestShare(t *testing.T) {
-	for _, test := range []struct{ tasks, gpus, want int }{
-		{1, 1, 100}, {2, 1, 50}, {3, 1, 33}, {7, 1, 14}, {8, 4, 50}, {3, 2, 50}, {4, 8, 100}, {0, 1, 100}, {1, 0, 100}, {200, 1, 1}, {1000, 1, 1},
-	} {
-		if got := Share(test.tasks, test.gpus); got != test.want {
-			t.Errorf("%d tasks on %d GPUs: %d, want %d", test.tasks, test.gpus, got, test.want)
-		}
-	}
-}

@@ -35,6 +35,9 @@ type Node struct {
 	// Sharded tells for each GPU of the machine whether Slurm can give it to
 	// several jobs at once.
 	Sharded []bool
+	// Divided tells for each GPU of the machine whether Slurm gives parts of it,
+	// MIG devices, to jobs.
+	Divided []bool
 	// ConstrainDevices and ConstrainCores say that Slurm keeps tasks to their
 	// GPUs and cores.
 	ConstrainDevices, ConstrainCores bool
@@ -103,6 +106,7 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 	}
 	gres.Declared = conf.DeclaredGPUs(n.Name)
 	n.Sharded = slurm.Sharded(gres, conf.DeclaresShards(n.Name), n.Name, n.Machine, slurm.Devices(root))
+	n.Divided = slurm.Divided(gres, n.Name, n.Machine, slurm.Devices(root))
 	n.Devices = make([]string, len(n.Machine.GPUs))
 	for _, entry := range slurm.GPUOrder(gres, n.Name, n.Machine, slurm.Devices(root)) {
 		n.Order = append(n.Order, entry.GPU)

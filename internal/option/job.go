@@ -22,9 +22,11 @@ type JobOption struct {
 // carried out.
 func JobOptions() []JobOption {
 	return []JobOption{
+		{MIGName, MIGForms, check(ParseMIG)}, // first: it can take the others' settings with it
 		{ClocksName, ClocksForms, check(ParseClocks)},
 		{PowerName, PowerForms, check(ParsePower)},
 		{ComputeModeName, ComputeModeForms, check(ParseComputeMode)},
+		{MPSName, MPSForms, check(ParseMPS)},
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 func TestJobOptions(t *testing.T) {
 	want := map[string]string{
 		"gpu-clocks": "SPANK_GPUTUNE_GPU_CLOCKS", "gpu-power": "SPANK_GPUTUNE_GPU_POWER",
-		"gpu-compute-mode": "SPANK_GPUTUNE_GPU_COMPUTE_MODE",
+		"gpu-compute-mode": "SPANK_GPUTUNE_GPU_COMPUTE_MODE", "gpu-mps": "SPANK_GPUTUNE_GPU_MPS", "gpu-mig": "SPANK_GPUTUNE_GPU_MIG",
 	}
 	for _, o := range JobOptions() {
 		name, ours := JobOptionName(o.Variable())
@@ -90,11 +90,12 @@ func TestParseComputeMode(t *testing.T) {
 // What is accepted is the same value when it is written out again, and made of
 // nothing but letters, digits and the grammar's own signs.
 func FuzzJobOptions(f *testing.F) {
-	for _, value := range []string{"1200", "345-1980,memory=high", "memory=low", "max", "default", "exclusive", "", "1-", "../", "$(x)", "\x00"} {
+	for _, value := range []string{"1200", "345-1980,memory=high", "memory=low", "max", "default", "exclusive", "auto,mem=4G", "1g.18gb+me:1+3g.71gb", "", "(null)", "1-", "../", "$(x)", "\x00"} {
 		f.Add(value)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		plain := strings.Trim(value, "abcdefghijklmnopqrstuvwxyz0123456789,-=") == ""
+		bare := value == "(null)" // as Slurm writes it
+		plain := strings.Trim(value, "abcdefghijklmnopqrstuvwxyz0123456789,-=MGT.:+") == "" || bare
 		for _, o := range JobOptions() {
 			if err := o.Check(value); err == nil && (!plain || len(value) > MaxLength) {
 				t.Errorf("--%s=%q is accepted", o.Name, value)
@@ -105,6 +106,11 @@ func FuzzJobOptions(f *testing.F) {
 		if clocks, err := ParseClocks(value); err == nil {
 			if again, err := ParseClocks(clocks.String()); err != nil || again != clocks {
 				t.Errorf("%q is %+v, written %q, which is %+v, %v", value, clocks, clocks, again, err)
+			}
+		}
+		if mps, err := ParseMPS(value); err == nil {
+			if again, err := ParseMPS(mps.String()); err != nil || again != mps {
+				t.Errorf("%q is %+v, written %q, which is %+v, %v", value, mps, mps, again, err)
 			}
 		}
 		if power, err := ParsePower(value); err == nil {

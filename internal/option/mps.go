@@ -79,14 +79,8 @@ var sizes = []struct {
 // parseSize reads a number with its unit and returns bytes. The units are
 // powers of 1024, as in nvidia-cuda-mps-control.
 func parseSize(text string) (bytes uint64, err error) {
-	for _, size := range sizes {
-		digits, found := strings.CutSuffix(strings.ToUpper(text), size.unit)
-		if !found {
-			continue
-		}
-		if n, err := parseUnsigned(digits, uint32(maxPinned/size.mib)); err == nil {
-			return uint64(n) * size.mib << 20, nil
-		}
+	if bytes, ok := readSize(text); ok {
+		return bytes, nil
 	}
 	return 0, fmt.Errorf("want mem=SIZE, such as mem=4G: a number with M, G or T behind it, %dT at most", maxPinned>>20)
 }
@@ -102,13 +96,8 @@ func (m MPS) String() string {
 	case m.Percent != 0:
 		items = append(items, strconv.Itoa(m.Percent))
 	}
-	if mib := m.PinnedMemory >> 20; mib != 0 {
-		for _, size := range sizes {
-			if mib%size.mib == 0 {
-				items = append(items, fmt.Sprintf("mem=%d%s", mib/size.mib, size.unit))
-				break
-			}
-		}
+	if m.PinnedMemory != 0 {
+		items = append(items, "mem="+writeSize(m.PinnedMemory))
 	}
 	return strings.Join(items, ",")
 }

@@ -4,11 +4,17 @@ import (
 	"errors"
 	"path/filepath"
 	"sync"
+
+	"gputune/internal/mps"
 )
 
-// Environment is what settings work on: a tree with /sys and /proc, and NVML.
-// It may be used by several goroutines.
+// Environment is what settings work on: a tree with /sys and /proc, NVML, and
+// the node that daemons run on. It may be used by several goroutines.
 type Environment struct {
+	// MPS is where MPS daemons are run, and how long that may take. It is set
+	// before the environment is used.
+	MPS mps.Host
+
 	root string
 	open func() (Devices, error)
 
@@ -27,10 +33,10 @@ type Devices interface {
 }
 
 // NewEnvironment returns an environment over the tree at root, "/" on a
-// node. open is called when the first GPU is asked for and not before: work
+// node, which also is where daemons are run. open is called when the first GPU is asked for and not before: work
 // without a GPU setting never loads NVML.
 func NewEnvironment(root string, open func() (Devices, error)) *Environment {
-	return &Environment{root: root, open: open, byUUID: map[string]Device{}}
+	return &Environment{MPS: mps.Host{Root: root}, root: root, open: open, byUUID: map[string]Device{}}
 }
 
 // Path returns a path of the machine, as /proc/sys/vm/swappiness, under the

@@ -3,6 +3,8 @@ package setting
 import (
 	"fmt"
 	"strings"
+
+	"gputune/internal/mig"
 )
 
 // Device is what the settings of a GPU ask of NVIDIA's management library.
@@ -42,6 +44,9 @@ type Device interface {
 
 	ComputeMode() (ComputeMode, error)
 	SetComputeMode(mode ComputeMode) error
+
+	// MIG is how the GPU can be split. ErrUnsupported where the driver cannot.
+	MIG() (mig.Card, error)
 
 	// Facts are what can be read and is not changed here.
 	Facts() (GPUFacts, error)

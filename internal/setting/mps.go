@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"gputune/internal/mps"
 )
@@ -24,7 +23,7 @@ func init() {
 		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			g, err := newGPU(env, key, wild[0])
-			return mpsDaemon{g, mps.Host{Root: env.Path("/"), Log: slog.Default()}}, err
+			return mpsDaemon{g, env.MPS}, err
 		},
 	})
 }

@@ -14,6 +14,8 @@ type Kind struct {
 	Pattern string
 	// Doc says what it does, its values and their units, in one line.
 	Doc string
+	// Example is a key, where the stars do not stand for a GPU's UUID.
+	Example string
 }
 
 // kind is a Kind with the function that makes settings of it. wild are the

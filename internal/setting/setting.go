@@ -46,6 +46,17 @@ type Setting interface {
 	Write(ctx context.Context, value string) error
 }
 
+// Stepwise is a loose setting that can tell its own unfinished work from what
+// somebody else has set meanwhile.
+type Stepwise interface {
+	Setting
+
+	// Between tells whether a value can be what is left of a change from one value
+	// to another, or of the way back, that was not finished. A value that is not
+	// is somebody else's and stays. It reads nothing of the machine.
+	Between(from, to, value string) bool
+}
+
 // Needs is what a job has to own for a setting to be its own to change.
 type Needs int
 
@@ -74,6 +85,10 @@ type Lifetime string
 const (
 	UntilReboot Lifetime = "boot"     // kernel and drivers start with their default again
 	Kept        Lifetime = "hardware" // the hardware remembers it over a reboot
+	// WhileThere is the value of a thing that comes and goes, as a cgroup or an
+	// interrupt of a driver, and that is new when it comes again. Read returns
+	// ErrGone when there is none: nothing is left that could be put back.
+	WhileThere Lifetime = "thing"
 )
 
 // Traits are the facts about a setting that decide how it is put back.

@@ -7,6 +7,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"gputune/internal/mig"
 )
 
 // fakeDevice is a GPU that does as an H200 does.
@@ -72,6 +74,8 @@ func (d *fakeDevice) SetComputeMode(m ComputeMode) error {
 	d.mode = m
 	return d.fails
 }
+func (d *fakeDevice) MIG() (mig.Card, error) { return nil, ErrUnsupported }
+
 func (d *fakeDevice) Facts() (GPUFacts, error) { return GPUFacts{PCI: d.PCI()}, d.fails }
 
 // fakeDevices counts what an environment does with the library.
@@ -306,7 +310,10 @@ func TestKeys(t *testing.T) {
 		if kind.Doc == "" {
 			t.Errorf("%s has no description", kind.Pattern)
 		}
-		key := strings.ReplaceAll(kind.Pattern, "*", "GPU-1")
+		key := kind.Example
+		if key == "" {
+			key = strings.ReplaceAll(kind.Pattern, "*", "GPU-1")
+		}
 		parse(t, env, key)
 	}
 	for _, key := range []string{

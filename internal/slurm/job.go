@@ -13,6 +13,7 @@ type Job struct {
 	ID        string // decimal: SLURM_JOB_ID; an array's element and a heterogeneous job's component have ids of their own
 	UID       uint32 // SLURM_JOB_UID
 	GID       uint32 // SLURM_JOB_GID
+	HasGID    bool   // without it GID says nothing: 0 is root's
 	User      string // SLURM_JOB_USER, "" not known
 	Account   string // SLURM_JOB_ACCOUNT, "" no accounting
 	Partition string // SLURM_JOB_PARTITION
@@ -57,6 +58,7 @@ func ReadJob(getenv func(string) (string, bool)) (Job, error) {
 			return job, fmt.Errorf("%s is not set: want the job's user", name)
 		}
 		*target = uint32(number)
+		job.HasGID = job.HasGID || found && name == "SLURM_JOB_GID"
 	}
 	if list := text("SLURM_JOB_GPUS"); list != "" {
 		set, err := ParseGPUList(list)

@@ -35,8 +35,11 @@ type Outcome struct {
 	// was applied.
 	ByEnvironment bool
 	Binding       placement.Binding
-	Warnings      []string // what could not be had as asked
-	Notes         []string // what else is worth knowing
+	// Visible are the MIG devices that the task is dealt, for its
+	// CUDA_VISIBLE_DEVICES; none: the variable stays as it is.
+	Visible  []string
+	Warnings []string // what could not be had as asked
+	Notes    []string // what else is worth knowing
 }
 
 // Result is what was done for the step.
@@ -81,6 +84,7 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 		s.see(&tasks[i], managed, &result.Tasks[i])
 	}
 	result.GPUs = s.stepGPUs(managed, result.Tasks)
+	s.deal(&result)
 	layout, err := s.layout(tasks, result)
 	if err != nil {
 		return Result{}, err
@@ -159,7 +163,7 @@ func (s *Step) stepGPUs(managed idset.Set, tasks []Outcome) idset.Set {
 // policy is what was asked for, less what the user decided by other options:
 // what is left alone cannot be had otherwise than asked.
 func (s *Step) policy() placement.Policy {
-	policy := s.Option.Policy
+	policy := s.dealt(s.Option.Policy)
 	if s.KeepCPUs != "" {
 		policy.CPUs = placement.CPUsNone
 	}

@@ -8,8 +8,10 @@ import (
 	"fmt"
 
 	"gputune/conf"
+	"gputune/internal/mig"
 	"gputune/internal/node"
 	"gputune/internal/option"
+	"gputune/internal/placement"
 	"gputune/internal/slurm"
 	"gputune/internal/topology"
 )
@@ -22,6 +24,7 @@ type Request struct {
 	Given       bool              // the user gave the option; else it is the site's default
 	Environment map[string]string // variables of the step
 	Process     map[string]string // SLURM_CONF and SLURMD_NODENAME of slurmstepd itself, which no user sets
+	MIG         string            // the MIG devices of the job's GPUs as mig.Handout writes them, "": they are not split
 }
 
 // Step is one step on this node whose machine and option are known.
@@ -43,6 +46,7 @@ type Step struct {
 	root        string
 	given       bool
 	constrained constraints
+	splits      []mig.Split // by position in Machine.GPUs; none: no GPU of the job is split
 	environment map[string]string
 }
 
@@ -70,6 +74,9 @@ func Open(request Request) (*Step, error) {
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}
 	}
+	if !s.Option.On { // the step is here for its MIG devices alone
+		s.Option.Policy.CPUs, s.Option.Policy.Mem = placement.CPUsNone, placement.MemNone
+	}
 	s.KeepCPUs, _ = slurm.ExplicitCPUBind(lookup(request.Environment))
 	s.KeepMems, _ = slurm.ExplicitMemBind(lookup(request.Environment))
 	n, err := node.Read(s.root, config.Paths, lookup(request.Process))
@@ -79,6 +86,7 @@ func Open(request Request) (*Step, error) {
 	s.Machine, s.Order, s.Devices = n.Machine, n.Order, n.Devices
 	s.constrained = constraints{devices: n.ConstrainDevices, cores: n.ConstrainCores}
 	s.Log = append(s.Log, n.Log...)
+	s.split(request.MIG)
 	for index, doubt := range n.Doubt {
 		if doubt != "" {
 			s.log("gres index %d: %s", index, doubt)

@@ -1,12 +1,14 @@
 package topology_test
 
 import (
+	"bytes"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"gputune/internal/topology"
+	"gputune/internal/topology/source"
 	"gputune/tests/lstopo"
 	"gputune/tests/machines"
 	"gputune/tests/published"
@@ -34,7 +36,7 @@ var hwlocKnowsMore = map[string]map[string]string{
 	},
 }
 
-// TestReadAgreesWithHwloc reads the copies of /sys and /proc of real machines
+// TestReadAgreesWithHwloc reads, packed and unpacked, the copies of /sys and /proc of real machines
 // that hwloc is tested with, where a folder with them lies beside the
 // repository.
 func TestReadAgreesWithHwloc(t *testing.T) {
@@ -63,6 +65,13 @@ func TestReadAgreesWithHwloc(t *testing.T) {
 				t.Log("warning:", text)
 			}
 			lstopo.Compare(t, m, lstopo.Ask(t, root, "fsroot"), hwlocKnowsMore[name])
+			packed, _, err := source.Open(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, b := readableJSON(t, packed), readableJSON(t, m); !bytes.Equal(a, b) {
+				t.Errorf("archive:\n%s\nits files:\n%s", a, b)
+			}
 		})
 	}
 	t.Logf("read %d machines", len(archives))

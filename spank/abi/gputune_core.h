@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GPUTUNE_ABI 2
+#define GPUTUNE_ABI 3
 
 #define GPUTUNE_CPU_WORDS 128 /* 8192 CPUs, the kernel's largest NR_CPUS */
 #define GPUTUNE_NODE_WORDS 16 /* 1024 nodes, the kernel's largest MAX_NUMNODES */
@@ -22,6 +22,7 @@
 #define GPUTUNE_PATH 512
 #define GPUTUNE_TEXT 4096
 #define GPUTUNE_OPTION 1024
+#define GPUTUNE_HANDOUT 65536 /* what mig.Handout takes */
 
 /* Values of gputune_page.state. */
 enum {
@@ -59,6 +60,7 @@ struct gputune_task {
 
 	/* by the core */
 	char join[GPUTUNE_PATH];  /* cgroup.procs that the probe joins, "": no cgroup to join */
+	char visible[1024];       /* its MIG devices, for CUDA_VISIBLE_DEVICES, "": as Slurm set it */
 	uint64_t sees;            /* GPUs that the task may see */
 	uint64_t gpus;            /* GPUs that it is bound to, of those */
 	uint32_t by_environment;  /* CUDA_VISIBLE_DEVICES decides among sees */
@@ -76,6 +78,7 @@ struct gputune_page {
 	char config[GPUTUNE_PATH]; /* gputune.toml, "": the built-in place */
 	char slurm_conf[GPUTUNE_PATH]; /* SLURM_CONF of slurmstepd itself */
 	char option[GPUTUNE_OPTION]; /* the option's value, "" given bare */
+	char mig[GPUTUNE_HANDOUT];   /* <run>/jobs/<job>.mig, "": the job's GPUs are not split */
 	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
 	uint32_t environment_size; /* bytes used of it */
 	uint32_t tasks;            /* on this node */

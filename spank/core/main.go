@@ -83,7 +83,7 @@ func fail(p *C.struct_gputune_page, err error) {
 func gputune_core_open(p *C.struct_gputune_page) C.int {
 	return guard(p, func(page *page) error {
 		request := page.request()
-		if bind, err := option.ParseBind(request.Option, option.DefaultBind()); err == nil && !bind.On {
+		if bind, err := option.ParseBind(request.Option, option.DefaultBind()); err == nil && !bind.On && request.MIG == "" {
 			page.state = C.GPUTUNE_OFF
 			return nil
 		}

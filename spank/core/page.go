@@ -38,6 +38,7 @@ func (p *page) request() step.Request {
 		Config:      text(p.config[:]),
 		Option:      text(p.option[:]),
 		Given:       p.given != 0,
+		MIG:         text(p.mig[:]),
 		Environment: environment,
 		Process: map[string]string{
 			"SLURMD_NODENAME": text(p.node[:]),
@@ -140,6 +141,7 @@ func (p *page) bound(s *step.Step, result step.Result) {
 	}
 	for i, outcome := range result.Tasks {
 		slot := &p.slots()[i]
+		put(slot.visible[:], strings.Join(outcome.Visible, ","))
 		slot.sees = gpuMask(outcome.Sees)
 		if outcome.ByEnvironment {
 			slot.by_environment = 1

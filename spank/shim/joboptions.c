@@ -13,13 +13,19 @@
 
 #include "shim.h"
 
+#define MPS "gpu-mps"
+
 static const struct job_option {
 	const char *name, *arginfo, *usage;
 	int has_arg; /* 1: needs a value, 2: may be given bare */
 } table[] = {
+	{ "gpu-mig", "PROFILE[:N]+...", "split each of the job's GPUs into MIG devices, such as 3g.71gb+1g.18gb:4, "
+					"which are dealt to its tasks in order", 1 },
 	{ "gpu-clocks", "SPEC", "clocks of the job's GPUs: low|medium|high|highm1|MHZ|MIN-MAX, memory=..., or both", 1 },
 	{ "gpu-power", "WATTS", "power limit of each of the job's GPUs: WATTS, max or default", 1 },
 	{ "gpu-compute-mode", "MODE", "compute mode of the job's GPUs: shared, exclusive or prohibited", 1 },
+	{ MPS, "PERCENT,mem=SIZE", "an MPS daemon of the job's own for its GPUs; each program gets PERCENT of a GPU's "
+				   "SMs (auto: its even share) and SIZE of its memory at most; off: none, also for a step", 2 },
 };
 #define OPTIONS (sizeof(table) / sizeof(table[0]))
 #define NAME_SIZE 128 /* of a variable that is made of an option's name */
@@ -40,6 +46,9 @@ static const struct settings *settings;
  * through --export=NONE.
  */
 #define HEARD "SLURM_GPUTUNE_HEARD"
+
+/* By this one, that the user wants this step to do without the job's MPS daemon. */
+#define WITHOUT_MPS "SLURM_GPUTUNE_WITHOUT_MPS"
 
 /*
  * By a variable for each component and option, the steps of a heterogeneous job
@@ -145,6 +154,7 @@ static void read_environment(void)
 	unsigned outer = in_job() ? 0 : components(getenv("SLURM_HET_SIZE"));
 
 	unsetenv(HEARD);
+	unsetenv(WITHOUT_MPS);
 	for (size_t i = 0; i < OPTIONS; i++) {
 		const char *value = exported(i);
 		char name[NAME_SIZE];
@@ -193,6 +203,10 @@ static void pass_over(void)
 
 		if (!found[i].given || is_inherited(i))
 			continue;
+		if (strcmp(table[i].name, MPS) == 0 && strcmp(found[i].value, "off") == 0) {
+			setenv(WITHOUT_MPS, "1", 1);
+			continue;
+		}
 		add_option(&text, i);
 		slurm_error("gputune: %s belongs to the job and is ignored here: "
 			    "give it to sbatch, salloc or the srun that makes the job", buffer);
@@ -241,13 +255,24 @@ void job_options_pass(spank_t sp)
 		found[i].given = false;
 }
 
-bool job_options_heard(spank_t sp)
+/* Whether srun has set the variable, which is taken out of the step's environment. */
+static bool take(spank_t sp, const char *name)
 {
 	char value[2];
-	spank_err_t rc = spank_getenv(sp, HEARD, value, sizeof(value));
+	spank_err_t rc = spank_getenv(sp, name, value, sizeof(value));
 
-	spank_unsetenv(sp, HEARD);
+	spank_unsetenv(sp, name);
 	return rc == ESPANK_SUCCESS || rc == ESPANK_NOSPACE;
+}
+
+bool job_options_heard(spank_t sp)
+{
+	return take(sp, HEARD);
+}
+
+bool job_options_without_mps(spank_t sp)
+{
+	return take(sp, WITHOUT_MPS);
 }
 
 /* Whether the step's job is a component of a heterogeneous job, and then which one. */

@@ -3,7 +3,6 @@
  * tasks say it, and end where the Prolog refused what the job asked for.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,8 +11,6 @@
 
 #include "shim.h"
 
-#define LARGEST (64 * 1024)
-
 static struct {
 	bool opened; /* the plugin may be listed twice, and every hook runs twice */
 	bool fail;
@@ -21,68 +18,6 @@ static struct {
 	const char *lines; /* in text; NULL: nothing to say */
 	char start[START_SIZE];
 } notice;
-
-/* The path of one of the job's files in run. */
-static const char *file(char path[GPUTUNE_PATH], const struct settings *settings, uint32_t job, const char *suffix)
-{
-	struct text text = text_in(path, GPUTUNE_PATH);
-
-	text_add(&text, settings->run);
-	text_add(&text, "/jobs/");
-	text_add_number(&text, job);
-	text_add(&text, suffix);
-	return path;
-}
-
-/* The file's whole text, or NULL. Only root's own regular file is taken for one: slurmstepd is root, and no
- * user may have it wait, fill its memory or tell others what the Prolog did not. */
-static char *read_file(const char *path)
-{
-	struct stat status;
-	const char *wrong = NULL;
-	size_t used = 0;
-	char *text = NULL;
-	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-
-	if (fd < 0) {
-		if (errno != ENOENT)
-			slurm_error("gputune: %s: %m", path);
-		return NULL;
-	}
-	if (fstat(fd, &status))
-		wrong = strerror(errno);
-	else if (!S_ISREG(status.st_mode))
-		wrong = "not a regular file";
-	else if (status.st_uid != geteuid())
-		wrong = "another user's";
-	else if (status.st_size > LARGEST)
-		wrong = "too large";
-	else if (!(text = malloc(LARGEST + 1)))
-		wrong = strerror(errno);
-	while (!wrong && used < LARGEST) {
-		ssize_t got = read(fd, text + used, LARGEST - used);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			wrong = strerror(errno);
-		if (got <= 0)
-			break;
-		used += (size_t)got;
-	}
-	close(fd);
-	if (wrong) {
-		slurm_error("gputune: %s: %s: it is left alone", path, wrong);
-		free(text);
-		return NULL;
-	}
-	text[used] = '\0';
-	/* Nothing in it is for the user's terminal to act on. */
-	for (size_t i = 0; i < used; i++)
-		if (text[i] != '\n' && ((unsigned char)text[i] < ' ' || text[i] == '\177'))
-			text[i] = '?';
-	return text;
-}
 
 /* Leaves the text in notice, with what its first line says. */
 static bool understand(char *text, const char *path)
@@ -154,8 +89,8 @@ void notice_open(spank_t sp, const struct settings *settings)
 	text_add(&start, node ? node : "this node");
 	text_add(&start, ": ");
 
-	text = read_file(file(path, settings, job, ".notice"));
-	file(other, settings, job, ".notice.shown");
+	text = job_file_read(job_file(path, settings, job, ".notice"));
+	job_file(other, settings, job, ".notice.shown");
 	if (text) {
 		if (understand(text, path) && !notice.fail)
 			show_once(path, other);
@@ -164,7 +99,7 @@ void notice_open(spank_t sp, const struct settings *settings)
 	/* An inner srun of a batch or interactive step leaves it to that. */
 	if (!job_options_given() || (heard && step <= SLURM_MAX_NORMAL_STEP_ID))
 		return;
-	if (exists(file(path, settings, job, ".json")) || exists(other))
+	if (exists(job_file(path, settings, job, ".json")) || exists(other))
 		return;
 	notice.text = no_report(settings->run);
 	notice.lines = notice.text;

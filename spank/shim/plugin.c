@@ -133,7 +133,9 @@ EXPORT int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 		break;
 	case S_CTX_REMOTE:
 		notice_open(sp, &settings);
-		if (!notice_fails()) /* no task of the step gets as far as its binding */
+		if (!notice_fails())
+			mps_open(sp, &settings);
+		if (!notice_fails() && !mps_fails()) /* else no task of the step gets as far as its binding */
 			step_open(sp, &settings);
 		break;
 	default:
@@ -158,11 +160,13 @@ EXPORT int slurm_spank_task_init(spank_t sp, int ac, char **av)
 	struct gputune_page *page;
 
 	notice_tell(sp);
+	mps_tell(sp);
 	page = step_page(&lost);
 	if (page)
 		task_bind(sp, page);
 	else if (lost)
 		_exit(1); /* slurmd's log says why */
+	mps_devices(sp); /* the binding reads Slurm's numbers */
 	return ESPANK_SUCCESS;
 }
 
@@ -172,6 +176,7 @@ EXPORT int slurm_spank_exit(spank_t sp, int ac, char **av)
 	(void)ac;
 	(void)av;
 	step_close();
+	mps_close();
 	notice_close();
 	return ESPANK_SUCCESS;
 }

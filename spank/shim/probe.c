@@ -5,12 +5,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "shim.h"
@@ -52,8 +48,10 @@ static int join(const char *procs)
 }
 
 /* The child: async-signal-safe calls alone. */
-static void ask(struct gputune_page *page)
+static int ask(void *argument)
 {
+	struct gputune_page *page = argument;
+
 	for (uint32_t t = 0; t < page->tasks; t++) {
 		struct gputune_task *task = &page->task[t];
 		uint64_t access = 0;
@@ -79,82 +77,16 @@ static void ask(struct gputune_page *page)
 		task->access = access;
 		__atomic_store_n(&task->probe_errno, 0, __ATOMIC_RELEASE);
 	}
-}
-
-static int left_ms(const struct timespec *start, int deadline)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return deadline - (int)((now.tv_sec - start->tv_sec) * 1000 + (now.tv_nsec - start->tv_nsec) / 1000000);
-}
-
-/* Until the child has gone, which closes its end of the pipe. */
-static bool wait_gone(int fd, int deadline)
-{
-	struct pollfd gone = { .fd = fd, .events = POLLIN };
-	struct timespec start;
-	int left;
-
-	clock_gettime(CLOCK_MONOTONIC, &start);
-	while ((left = left_ms(&start, deadline)) > 0) {
-		int rc = poll(&gone, 1, left);
-
-		if (rc > 0)
-			return true;
-		if (rc < 0 && errno != EINTR)
-			return false;
-	}
-	return false;
+	return 0;
 }
 
 void probe(struct gputune_page *page)
 {
-	int ends[2];
-	sigset_t all, before;
-	pid_t pid;
-	int rc, deadline;
+	/* A frozen cgroup holds whoever joins it. */
+	int deadline = DEADLINE_MS + (int)page->tasks * DEADLINE_MS_PER_TASK;
 
 	for (uint32_t t = 0; t < page->tasks; t++)
 		page->task[t].probe_errno = page->task[t].join[0] ? ETIMEDOUT : ENOENT;
-	if (pipe2(ends, O_CLOEXEC)) {
-		slurm_error("gputune: pipe: %m");
-		return;
-	}
-	/* Nothing that is sent to the task's cgroup may end in slurmstepd's own
-	 * handlers, which the child has until it exits. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	/*
-	 * A child without an exit signal: slurmstepd waits for any of its children
-	 * and counts SIGCHLD, and must never see this one. All other arguments are
-	 * zero, so that their order, which differs by architecture, is irrelevant.
-	 */
-	pid = (pid_t)syscall(SYS_clone, 0L, 0L, 0L, 0L, 0L);
-	if (pid == 0) {
-		ask(page);
-		_exit(0);
-	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	close(ends[1]);
-	if (pid < 0) {
-		slurm_error("gputune: clone: %m");
-		close(ends[0]);
-		return;
-	}
-	/* A frozen cgroup holds whoever joins it. */
-	deadline = DEADLINE_MS + (int)page->tasks * DEADLINE_MS_PER_TASK;
-	if (!wait_gone(ends[0], deadline)) {
-		slurm_error("gputune: probe of the device cgroups gave no answer in %d ms", deadline);
-		kill(pid, SIGKILL);
-	}
-	close(ends[0]);
-	for (int tries = 0; tries < 1000; tries++) {
-		struct timespec pause = { .tv_nsec = 1000000 };
-
-		rc = (int)waitpid(pid, NULL, __WALL | WNOHANG);
-		if (rc == pid || (rc < 0 && errno != EINTR))
-			return;
-		nanosleep(&pause, NULL);
-	}
+	if (child_run(ask, page, deadline) < 0)
+		slurm_error("gputune: probe of the device cgroups gave no answer in %d ms: %m", deadline);
 }

@@ -7,7 +7,10 @@
  * joboptions.c  options of the job, which the Prolog carries out
  * submit.c      srun, sbatch, salloc: an option is checked by the gputune program
  * step.c        slurmstepd itself: loads the core, collects the tasks
+ * jobfile.c     the files that the Prolog leaves for the job's steps
  * notice.c      what the Prolog has to tell the user
+ * mps.c         what a step needs to reach the job's MPS daemon
+ * child.c       a short-lived child of slurmstepd
  * probe.c       which GPUs a task's cgroup lets it open
  * task.c        the forked task, before it becomes the user's program
  * say.c         what a task tells its user
@@ -55,6 +58,8 @@ bool job_options_heard(spank_t sp);
  * What tells them is taken out of the step's environment. */
 void job_options_of(spank_t sp, uint32_t job);
 bool job_options_given(void);
+/* slurmstepd: whether srun was given --gpu-mps=off for this step. Taken out of its environment. */
+bool job_options_without_mps(spank_t sp);
 /* A line for each option that was given, why at its end. To be freed. */
 char *job_options_lines(const char *why);
 
@@ -63,6 +68,23 @@ void notice_open(spank_t sp, const struct settings *settings);
 bool notice_fails(void);  /* no task of the step may run */
 void notice_tell(spank_t sp); /* in the task, which it ends on failure */
 void notice_close(void);
+
+/* jobfile.c */
+/* The path of one of the job's files in run; path has GPUTUNE_PATH bytes and is returned. */
+const char *job_file(char *path, const struct settings *settings, uint32_t job, const char *suffix);
+/* The file's whole text, to be freed, in which only newlines are left of control characters; NULL for none. */
+char *job_file_read(const char *path);
+
+/* mps.c */
+void mps_open(spank_t sp, const struct settings *settings);
+bool mps_fails(void);      /* no task of the step may run */
+void mps_tell(spank_t sp); /* in the task, which it ends on failure */
+void mps_devices(spank_t sp); /* in the task: CUDA_VISIBLE_DEVICES as the daemon takes it */
+void mps_close(void);
+
+/* child.c: runs async-signal-safe work in a child of slurmstepd's own, with all signals blocked, and returns its
+ * result, 0 to 255; -1 with errno where it has none or was not done in time. */
+int child_run(int (*work)(void *), void *argument, int deadline_ms);
 
 /* step.c */
 void step_open(spank_t sp, const struct settings *settings);
@@ -96,6 +118,8 @@ void text_add_number(struct text *text, uint64_t number);
 void text_add_list(struct text *text, const uint64_t *words, size_t count);
 bool items_have(const char *items, const char *item);
 uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list, bool *understood);
+uint32_t list_length(const char *list);
+uint32_t even_share(uint32_t tasks, uint32_t gpus);
 uint64_t gpus_paired(uint64_t sees, uint64_t step, uint32_t tasks, uint32_t rank);
 
 #endif

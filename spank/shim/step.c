@@ -123,6 +123,17 @@ static void forget_outer(spank_t sp)
 		spank_unsetenv(sp, names[i]);
 }
 
+/* The MIG devices of the job's GPUs, NULL where they are not split. To be freed. */
+static char *mig_devices(spank_t sp, const struct settings *settings)
+{
+	char path[GPUTUNE_PATH];
+	uint32_t job;
+
+	if (spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS)
+		return NULL;
+	return job_file_read(job_file(path, settings, job, ".mig"));
+}
+
 static bool map_page(spank_t sp)
 {
 	uint32_t tasks = 0;
@@ -291,22 +302,29 @@ void step_open(spank_t sp, const struct settings *settings)
 	const char *value = settings->given ? settings->value : settings->site;
 	bool off = items_have(value, "off"), strict = !off && items_have(value, "strict");
 	uint32_t step;
+	char *mig;
 
 	if (page) /* the plugin is listed twice, and every hook runs twice */
 		return;
 	forget_outer(sp);
-	/* With other items beside it, the core sees whether all of them are accepted. */
-	if (strcmp(value, "off") == 0)
-		return;
 	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == SLURM_EXTERN_CONT)
 		return;
-	/* A site's default is for steps with GPUs; a user who asks is told. */
-	if (!settings->given && !has_gpu(sp))
+	mig = mig_devices(sp, settings);
+	/* With other items beside it, the core sees whether all of them are accepted. */
+	if (strcmp(value, "off") == 0 && !mig)
 		return;
-	if (!map_page(sp)) {
-		lost_strictly = strict;
+	/* A site's default is for steps with GPUs; a user who asks is told. */
+	if (!settings->given && !has_gpu(sp)) {
+		free(mig);
 		return;
 	}
+	if (!map_page(sp)) {
+		lost_strictly = strict;
+		free(mig);
+		return;
+	}
+	copy(page->mig, sizeof(page->mig), mig);
+	free(mig);
 	stepd = (pid_t)syscall(SYS_getpid);
 	page->given = settings->given;
 	copy(page->option, sizeof(page->option), value);

@@ -472,6 +472,8 @@ void task_bind(spank_t sp, struct gputune_page *page)
 		return;
 	}
 	read_plan(sp, &o, local);
+	if (o.task->visible[0])
+		spank_setenv(sp, "CUDA_VISIBLE_DEVICES", o.task->visible, 1);
 	set_cpus(&o);
 	o.locality = judge_locality(&o);
 	set_memory(&o);

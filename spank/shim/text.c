@@ -188,6 +188,41 @@ uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, bool abs
 	return gpus;
 }
 
+/* How many numbers a list like "0-3,8" has. Whatever else is between two commas counts as one. */
+uint32_t list_length(const char *list)
+{
+	uint32_t length = 0;
+
+	while (*list) {
+		unsigned long first = 0, last;
+		bool number = *list >= '0' && *list <= '9';
+
+		for (; *list >= '0' && *list <= '9'; list++)
+			first = first * 10 + (unsigned long)(*list - '0');
+		last = first;
+		if (number && *list == '-')
+			for (last = 0, list++; *list >= '0' && *list <= '9'; list++)
+				last = last * 10 + (unsigned long)(*list - '0');
+		length += last > first && last - first < GPUTUNE_MAX_ORDER ? (uint32_t)(last - first) + 1 : 1;
+		list += strcspn(list, ",");
+		if (*list)
+			list++;
+	}
+	return length;
+}
+
+/* What each task gets of a GPU, in percent, if tasks share GPUs evenly: 100 by those on the fullest GPU,
+ * rounded down, at least 1. */
+uint32_t even_share(uint32_t tasks, uint32_t gpus)
+{
+	uint32_t each;
+
+	if (!gpus || tasks <= gpus)
+		return 100;
+	each = tasks / gpus + (tasks % gpus != 0);
+	return each < 100 ? 100 / each : 1;
+}
+
 /*
  * gpus=auto: the block of GPUs that belongs to the task of this rank, where
  * every task sees all GPUs of the step and their number is a multiple of the

@@ -240,3 +240,46 @@ func TestCUDAVisibleDevicesAsInGo(t *testing.T) {
 		t.Errorf("%d of %d lists were understood: too few to say anything", understood, len(lists))
 	}
 }
+
+func TestLengthsOfListsAreIdsets(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	questions, want := []string{"length", "length GPU-a,MIG-b", "length 5-3", "length 0-"}, []string{"0", "2", "1", "1"}
+	for range 200 {
+		var s idset.Set
+		for range random.IntN(6) {
+			first := random.IntN(60)
+			s = s.Or(idset.Range(first, first+random.IntN(9)))
+		}
+		questions, want = append(questions, "length "+s.String()), append(want, fmt.Sprint(s.Len()))
+	}
+	for i, answer := range ask(t, questions) {
+		if answer != want[i] {
+			t.Errorf("%s: %s, want %s", questions[i], answer, want[i])
+		}
+	}
+}
+
+func TestEvenShares(t *testing.T) {
+	var questions, want []string
+	for _, c := range []struct{ tasks, gpus, want int }{
+		{1, 1, 100},
+		{2, 1, 50},
+		{3, 1, 33},
+		{7, 1, 14},
+		{8, 4, 50},
+		{3, 2, 50},
+		{4, 8, 100},
+		{0, 1, 100},
+		{1, 0, 100},
+		{200, 1, 1},
+		{1000, 1, 1},
+		{4294967295, 2, 1},
+	} {
+		questions, want = append(questions, fmt.Sprintf("share %d %d", c.tasks, c.gpus)), append(want, fmt.Sprint(c.want))
+	}
+	for i, answer := range ask(t, questions) {
+		if answer != want[i] {
+			t.Errorf("%s: %s, want %s", questions[i], answer, want[i])
+		}
+	}
+}

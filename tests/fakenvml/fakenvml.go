@@ -29,17 +29,22 @@
 //	  nodes 0
 //	  nodes_socket 0             default: nodes
 //	  numa_node none
-//	  mig_mode 0                 1: split, none: cannot be
-//	  mig 0 MIG-5d1c…            place (0-6) and UUID
+//	  mig_mode 0                 1: split, "0 1": from the next reset on, none: cannot be
+//	  mig_instances none         19@0:1/0@0:1;9@4:4: GPU instances PROFILE@START:SIZE with
+//	                             their compute instances, profiles by NVML's ids
+//	  mig_activates 1            0: a mode that needs a reset does not become active
+//	  mig 0 MIG-5d1c…            place (0-6) and UUID of a MIG device with the smallest profile
 //	  ecc 1 1                    current and pending, or none
 //	  power_range 200000 700000  mW, or none
 //	  power_limit 700000         mW, at first and by default
-//	  memory_clocks 3201         MHz, falling, or none
+//	  memory_clocks 3201 2201    MHz, falling, or none
+//	  video_clocks 1545 765      highest, lowest, or none
 //	  graphics_clocks 1980 345 15  highest, lowest, step, or none
 //	  application_clocks 3201 1980  memory, graphics, at first, or none
 //	  persistence 1              at first
 //	  compute_mode 0             at first
-//	  process 4711 1073741824    pid and bytes, once per process
+//	  process 4711 1073741824    pid and bytes, once per process, and the first slice of its
+//	                             MIG instance
 //	  remapped_rows 0 0 0 0      correctable, uncorrectable, pending, failed
 //	  event_reasons 0x1
 //	  energy 1000000000          mJ
@@ -77,7 +82,8 @@
 //
 // The state file has a line "gpu/UUID/KEY VALUE" for each setting of each GPU
 // in a fixed order: power_limit, gpu_clocks and memory_clocks ("none" or the
-// lock "MIN,MAX"), application_clocks, persistence, compute_mode. Reading never
+// lock "MIN,MAX"), application_clocks, persistence, compute_mode, mig_mode ("none"
+// or "NOW,NEXT") and mig_instances. Reading never
 // changes it, and setting everything back makes the same bytes again. It is
 // replaced by rename under a lock, so a killed process leaves the old or the
 // new one. Beside it lie .lock, .uses (of faults with nth) and, after a kill,
@@ -94,30 +100,28 @@
 //
 // # What no hardware was asked
 //
-// An H200 with driver 580 answered: driver and CUDA version, name, minor
-// number, memory and CPU affinity, Not Supported for the NUMA node, MIG mode,
-// persistence, compute and ECC mode, power limit and its range, supported
-// clocks. All else is from nvml.h's comments or assumed:
+// testdata/h200.record has what an H200 with driver 580 answered, and a test
+// holds the library to it. All else is from nvml.h's comments or assumed:
 //
 //   - locks of clocks between two steps are accepted and the GPU runs at the
 //     lower step; those outside the supported clocks are an Invalid Argument
 //   - the TDP clock is the highest one
 //   - a GPU with processes runs at its application clock, without at its
 //     lowest; memory always at its highest; a lock overrules that at once
-//   - application clocks exist, with 3201 and 1980 MHz as defaults (nvml.h
-//     calls them deprecated)
-//   - the video clock is Not Supported
-//   - every performance state has the same, full range of clocks
+//   - performance states other than P0 have the lowest memory clock and, of the
+//     other clocks, the full range
 //   - the compute mode exclusive thread is Not Supported
 //   - the default power limit is the one found set; the enforced limit is the
 //     same as the limit
 //   - what a call about a whole GPU answers for a MIG device: Not Supported;
 //     names of MIG devices; the number of places for them
-//   - a mask too short for the CPUs or nodes is filled as far as it goes
-//   - architecture, PCI device and subsystem id, library version, memory size, used memory,
-//     processes, energy, power, temperature, utilisation, performance state,
-//     event reasons, remapped rows
-//   - texts of errors other than Not Supported
+//   - PCI device and subsystem id, processes, readings of sensors
+//   - MIG, but for the profiles of an H200, their places and what they answer
+//     with MIG mode off: ids of instances; the places, names and ids of compute
+//     instances; which errors calls give; that UUIDs and indices of MIG devices
+//     follow from the place; that processes and instances keep the mode from
+//     being switched, before Hopper until a reset; the A100's table, which every
+//     GPU before Hopper has
 //   - that sets need the effective user id 0, and that persistence mode off
 //     leaves the other settings as they are
 package fakenvml

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if os.Getenv(hardware) != "" { // there may be no compiler
+		return m.Run()
+	}
 	folder, err := os.MkdirTemp("", "fakenvml-")
 	if err != nil {
 		fmt.Println(err)

@@ -56,6 +56,7 @@ func TestSanitized(t *testing.T) {
 			"", "\n", "=", "fault", "fault *", "fault " + strings.Repeat("x", 500), strings.Repeat("gpu ", 5000), "\x00", "gpu//x 1\n",
 			"cpus " + strings.Repeat("1,", 3000), "gpu/a/b", "process 99999999999999999999 1", string(text) + "x", " \t \r",
 			strings.Repeat("fault GetName nth=1 error=UNKNOWN\n", 300), strings.Repeat("mig 0 x\nprocess 1 1\n", 100),
+			"gpu x\nmig_instances 19@0:1/0@0:1/" + strings.Repeat("0@0:1/", 99), "gpu x\nmig_instances 9@4:4;9@4:4\n", "gpu x\nmig_instances @:;/", "gpu x\nmig_mode 1 2 3",
 		} {
 			if err := l.replace(name, garbage); err != nil {
 				t.Fatal(err)

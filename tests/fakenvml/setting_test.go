@@ -149,7 +149,7 @@ func TestRefused(t *testing.T) {
 		{"SetGpuLockedClocks 0 1100 4294967042", "INVALID_ARGUMENT"},
 		{"SetGpuLockedClocks 2 1100 1200", "NOT_SUPPORTED"},
 		{"ResetGpuLockedClocks 2", "NOT_SUPPORTED"},
-		{"SetMemoryLockedClocks 0 3000 3201", "INVALID_ARGUMENT"},
+		{"SetMemoryLockedClocks 0 2200 3201", "INVALID_ARGUMENT"},
 		{"SetMemoryLockedClocks 2 3201 3201", "NOT_SUPPORTED"},
 		{"ResetMemoryLockedClocks 2", "NOT_SUPPORTED"},
 		{"SetApplicationsClocks 0 3201 1201", "INVALID_ARGUMENT"},

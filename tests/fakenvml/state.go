@@ -15,10 +15,12 @@ type GPUState struct {
 	ApplicationClocks string // "MEMORY,GRAPHICS" in MHz, or "none"
 	Persistence       int    // 0 or 1
 	ComputeMode       int    // nvmlComputeMode_t
+	MIGMode           string // "" for off, else "NOW,NEXT", 0 or 1
+	MIG               string // "" for none, else instances as in the description
 }
 
 // keysPerGPU is the number of lines each GPU has.
-const keysPerGPU = 6
+const keysPerGPU = 8
 
 func parseState(text string) (map[string]GPUState, error) {
 	if !strings.HasSuffix(text, "\n") {
@@ -58,6 +60,14 @@ func (g *GPUState) set(key, value string) error {
 			return fmt.Errorf("want a number: %w", err)
 		}
 		*to = n
+		return nil
+	}
+	switch key {
+	case "mig_mode":
+		g.MIGMode = strings.TrimPrefix(value, "none")
+		return nil
+	case "mig_instances":
+		g.MIG = strings.TrimPrefix(value, "none")
 		return nil
 	}
 	if to, is := text[key]; is {

@@ -36,8 +36,11 @@ func beginHard(t testing.TB, config string) (n *Node, gpus string) {
 
 // killing is one way to kill a program in the middle.
 type killing struct {
-	name    string
-	from    snapshot // what the node has before
+	name string
+	from snapshot // what the node has before
+	// prepare does what cannot be put there; nil is nothing. With it, what the
+	// program leaves cannot be put back either, so that after always runs.
+	prepare func(n *Node) error
 	command func(n *Node) *exec.Cmd
 	// after judges what the killed program did and runs what comes after it.
 	after func(n *Node, got trace) error
@@ -60,10 +63,13 @@ func (k killing) plan(t *testing.T, n *Node) []point {
 	const runs, more = 3, 10
 	most := map[int]int{} // by process
 	for range runs {
-		if err := n.put(k.from); err != nil {
+		if err := k.begin(n); err != nil {
 			t.Fatal(err)
 		}
 		got, err := k.run(n, point{})
+		if err == nil && k.prepare != nil {
+			err = k.after(n, got)
+		}
 		if err != nil || got.processes[0].status != 0 {
 			t.Fatalf("%s, unharmed: %v\n%s", k.name, err, got.output)
 		}
@@ -88,9 +94,17 @@ func (k killing) plan(t *testing.T, n *Node) []point {
 	return points
 }
 
+// begin makes the node what it is before.
+func (k killing) begin(n *Node) error {
+	if err := n.put(k.from); err != nil || k.prepare == nil {
+		return err
+	}
+	return k.prepare(n)
+}
+
 // kill runs the program and kills it at a point. hit is whether it came to that.
 func (k killing) kill(n *Node, at point) (got trace, hit bool, err error) {
-	if err := n.put(k.from); err != nil {
+	if err := k.begin(n); err != nil {
 		return got, false, err
 	}
 	got, err = k.run(n, at)
@@ -103,7 +117,7 @@ func (k killing) run(n *Node, at point) (trace, error) {
 		watched = everyProcess
 	}
 	fired := k.first == nil
-	return traced(k.command(n), watched, func(c point) []int {
+	return traced(k.command(n), n.MPS.Folder, watched, func(c point) []int {
 		switch {
 		case c == at:
 			return append([]int{c.process}, k.with...)
@@ -264,7 +278,7 @@ func (k killing) everywhere(t *testing.T, nodes []*Node) int {
 				if hit {
 					killed.Add(1)
 				}
-				if err == nil && hit {
+				if err == nil && (hit || k.prepare != nil) {
 					err = k.after(n, got)
 				}
 				if err != nil {
@@ -289,10 +303,15 @@ func (k killing) everywhere(t *testing.T, nodes []*Node) int {
 // wantsBack runs what puts a hard job's changes back, the Epilog or restore,
 // and wants nothing to be left.
 func (n *Node) wantsBack(ctx context.Context, gpus, by string) error {
+	return n.wantsBackOf(ctx, hard(), gpus, by)
+}
+
+// wantsBackOf is wantsBack for another job.
+func (n *Node) wantsBackOf(ctx context.Context, j Job, gpus, by string) error {
 	var result Result
 	var err error
 	if by == "epilog" {
-		result, err = Finish(n.Program(ctx, "gputune-epilog", hard()))
+		result, err = Finish(n.Program(ctx, "gputune-epilog", j))
 	} else {
 		result, err = n.Restore(ctx, by)
 	}

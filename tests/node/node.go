@@ -17,9 +17,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"gputune/internal/job"
 	"gputune/internal/topology"
+	"gputune/tests/fakemps"
 	"gputune/tests/fakenvml"
 	"gputune/tests/machines"
 )
@@ -32,11 +34,13 @@ type Node struct {
 	Dir     string // all of it
 	Machine *topology.Machine
 	NVML    fakenvml.Library
-	Run     string // paths.run
-	State   string // paths.state
-	Config  string // gputune.toml
+	Run     string           // paths.run
+	State   string           // paths.state
+	Config  string           // gputune.toml
+	MPS     fakemps.Programs // of a node that has them, see InstallMPS
 
-	bin string
+	bin    string
+	mpsJob int // number of its first job with an MPS daemon
 }
 
 // Driver returns the description of a driver for a machine's GPUs, with an
@@ -95,10 +99,58 @@ func Make(ctx context.Context, dir, machine, config string) (*Node, error) {
 	return n, n.Configure(config)
 }
 
+// InstallMPS puts a fake nvidia-cuda-mps-control on the node. Users have to get
+// into its folder, and that of paths.run, so the node's has to be open to them.
+func (n *Node) InstallMPS() error {
+	text, err := control()
+	if err != nil {
+		return err
+	}
+	n.MPS = fakemps.Programs{Folder: filepath.Join(n.Dir, "mps")}
+	if err := os.Mkdir(n.MPS.Folder, 0o755); err != nil {
+		return err
+	}
+	// No child that is forked meanwhile may hold the program open for writing.
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(n.MPS.Control(), text, 0o755)
+	syscall.ForkLock.RUnlock()
+	for _, name := range []string{fakemps.ServerName, fakemps.ClientName} {
+		err = errors.Join(err, os.Symlink(fakemps.ControlName, filepath.Join(n.MPS.Folder, name)))
+	}
+	return errors.Join(err, n.MPS.Faults())
+}
+
+// MPSProcesses returns the processes of the node's MPS programs by id, with
+// their command lines.
+func (n *Node) MPSProcesses() (map[int]string, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]string{}
+	for _, link := range links {
+		program, err := os.Readlink(link)
+		if err != nil || n.MPS.Folder == "" || !strings.HasPrefix(program, n.MPS.Folder+"/") {
+			continue // or it has ended
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil {
+			return nil, err
+		}
+		if command, err := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline")); err == nil && len(command) > 0 {
+			found[pid] = strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))
+		}
+	}
+	return found, nil
+}
+
 // Configure replaces the site's configuration beside the paths.
 func (n *Node) Configure(config string) error {
 	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\nstate = %q\nrun = %q\n%s",
 		filepath.Join(n.Dir, "machine"), filepath.Join(n.Dir, "topology.json"), n.State, n.Run, config)
+	if n.MPS.Folder != "" {
+		text += fmt.Sprintf("[gpu_mps]\nprogram = %q\n", n.MPS.Control())
+	}
 	return os.WriteFile(n.Config, []byte(text), 0o644)
 }
 
@@ -123,6 +175,20 @@ var built = sync.OnceValues(func() (map[string][]byte, error) {
 		}
 	}
 	return files, nil
+})
+
+// control has the fake nvidia-cuda-mps-control.
+var control = sync.OnceValues(func() ([]byte, error) {
+	folder, err := os.MkdirTemp("", "fakemps-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	programs, err := fakemps.Build(context.Background(), folder)
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(programs.Control())
 })
 
 // driver puts a fake NVML into a folder, which it makes.
@@ -264,10 +330,10 @@ func (n *Node) Processes() ([]int, error) {
 }
 
 // Left returns the files of jobs that are in gputune's folders: records of the
-// ledger, what was set aside, and reports.
+// ledger, what was set aside, reports, and what is of MPS daemons.
 func (n *Node) Left() ([]string, error) {
 	var left []string
-	for _, folder := range []string{filepath.Join(n.State, "jobs"), filepath.Join(n.State, "aside"), filepath.Join(n.Run, "jobs")} {
+	for _, folder := range []string{filepath.Join(n.State, "jobs"), filepath.Join(n.State, "aside"), filepath.Join(n.Run, "jobs"), filepath.Join(n.Run, "mps")} {
 		entries, err := os.ReadDir(folder)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err

@@ -45,7 +45,7 @@ func needNextBoot(t *testing.T, n *Node) {
 func (n *Node) moments(t *testing.T, command *exec.Cmd) []snapshot {
 	t.Helper()
 	var list []snapshot
-	got, err := traced(command, everyProcess, func(point) []int {
+	got, err := traced(command, "", everyProcess, func(point) []int {
 		now, err := n.take()
 		if err != nil {
 			t.Error(err)

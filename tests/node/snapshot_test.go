@@ -139,6 +139,18 @@ func (n *Node) dirt(gpus string) string {
 	if len(left) > 0 || err != nil {
 		text = append(text, fmt.Sprintf("left: %v, %v", left, err))
 	}
+	if n.MPS.Folder == "" {
+		return strings.Join(text, "; ")
+	}
+	if processes, err := n.MPSProcesses(); len(processes) > 0 || err != nil {
+		text = append(text, fmt.Sprintf("processes left: %v, %v", processes, err))
+	}
+	for _, j := range []Job{n.served(0), n.served(1)} {
+		groups, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/gputune-mps/job-%d-*", j.ID))
+		if len(groups) > 0 || err != nil {
+			text = append(text, fmt.Sprintf("cgroups left: %v, %v", groups, err))
+		}
+	}
 	return strings.Join(text, "; ")
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -56,13 +57,15 @@ type tracer struct {
 	of        map[int]int  // thread → place in processes
 	inCall    map[int]bool // threads within a system call
 	last      int
+	leave     string // folder of programs that are not followed
 }
 
 // traced runs a program to its end and calls before at each system call of its
 // process that has this place, or of all its processes if that is everyProcess.
 // What before returns, places of processes, is killed. The program is done when
-// all of its processes are.
-func traced(command *exec.Cmd, of int, before func(point) (kill []int)) (trace, error) {
+// all of its processes are, but for those that have become programs below the
+// folder leave: they may outlive it.
+func traced(command *exec.Cmd, leave string, of int, before func(point) (kill []int)) (trace, error) {
 	// The kernel lets only the thread that started a program control it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -85,7 +88,7 @@ func traced(command *exec.Cmd, of int, before func(point) (kill []int)) (trace, 
 		return trace{}, err
 	}
 	hangs := time.AfterFunc(traceLimit, func() { _ = unix.Kill(-pid, unix.SIGKILL) })
-	t := &tracer{watched: of, before: before, of: map[int]int{}, inCall: map[int]bool{}}
+	t := &tracer{watched: of, before: before, leave: leave, of: map[int]int{}, inCall: map[int]bool{}}
 	err = t.follow(pid)
 	if err != nil {
 		_ = unix.Kill(-pid, unix.SIGKILL)
@@ -99,7 +102,7 @@ func traced(command *exec.Cmd, of int, before func(point) (kill []int)) (trace, 
 
 func (t *tracer) follow(pid int) error {
 	var status unix.WaitStatus
-	if _, err := wait(pid, &status); err != nil || !status.Stopped() {
+	if _, err := wait(pid, &status, 0); err != nil || !status.Stopped() {
 		return fmt.Errorf("start under a tracer: %w, status %#x", err, uint32(status))
 	}
 	const options = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEEXEC |
@@ -119,7 +122,7 @@ func (t *tracer) follow(pid int) error {
 			return fmt.Errorf("trace: go on: %w", err)
 		}
 		var err error
-		if thread, signal, err = t.next(pid); err != nil || thread == 0 {
+		if thread, signal, err = t.next(); err != nil || thread == 0 {
 			return err
 		}
 	}
@@ -127,11 +130,11 @@ func (t *tracer) follow(pid int) error {
 
 // next waits until a thread stops and returns it with the signal that it is to
 // get, 0 for none. No thread is the end of all.
-func (t *tracer) next(group int) (thread, signal int, err error) {
+func (t *tracer) next() (thread, signal int, err error) {
 	const systemCallStop = unix.SIGTRAP | 0x80
 	for {
 		var status unix.WaitStatus
-		thread, err := wait(-group, &status)
+		thread, err := t.wait(&status)
 		if errors.Is(err, unix.ECHILD) {
 			return 0, 0, nil
 		}
@@ -153,12 +156,25 @@ func (t *tracer) next(group int) (thread, signal int, err error) {
 		case status.StopSignal() == systemCallStop:
 			t.systemCall(thread, place)
 			return thread, 0, nil
+		case status.StopSignal() == unix.SIGTRAP && status>>16 == unix.PTRACE_EVENT_EXEC && t.leaves(thread):
+			if err := unix.PtraceDetach(thread); err != nil && !errors.Is(err, unix.ESRCH) {
+				return 0, 0, fmt.Errorf("trace: let go: %w", err)
+			}
+			delete(t.of, thread)
+			delete(t.inCall, thread)
+			continue
 		case status.StopSignal() == unix.SIGTRAP && status>>16 != 0: // it has started a thread or a program
 			return thread, 0, nil
 		default:
 			return thread, int(status.StopSignal()), nil
 		}
 	}
+}
+
+// leaves tells whether a process has become a program that is not followed.
+func (t *tracer) leaves(pid int) bool {
+	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return err == nil && t.leave != "" && strings.HasPrefix(program, t.leave+"/")
 }
 
 // systemCall is at a stop before or after a call.
@@ -209,10 +225,63 @@ func (t *tracer) add(thread int) error {
 	return nil
 }
 
-// wait is waitpid(2) for threads as well as for processes.
-func wait(pid int, status *unix.WaitStatus) (int, error) {
+// wait waits for any thread that this one traces, whatever process group it is in,
+// and for no other child that this thread may have: somebody else waits for that.
+func (t *tracer) wait(status *unix.WaitStatus) (int, error) {
 	for {
-		thread, err := unix.Wait4(pid, status, unix.WALL, nil)
+		thread, err := peek()
+		if err != nil {
+			return 0, err
+		}
+		if _, known := t.of[thread]; known || tracedBy(thread) == unix.Gettid() {
+			// A thread that stopped and was killed since is to be waited for after
+			// others of its process.
+			got, err := wait(thread, status, unix.WNOHANG)
+			if err != nil || got != 0 {
+				return got, err
+			}
+			continue
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// peek returns a thread of this one's that has ended or stopped and leaves it as
+// it is.
+func peek() (int, error) {
+	var info struct {
+		signal, errno, code, _ int32
+		pid                    int32
+		_                      [108]byte
+	}
+	for {
+		const options = unix.WEXITED | unix.WSTOPPED | unix.WALL | unix.WNOTHREAD | unix.WNOWAIT
+		err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), options, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return int(info.pid), err
+		}
+	}
+}
+
+// tracedBy returns who traces a thread, 0 nobody or nobody knows.
+func tracedBy(thread int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(text, []byte("\nTracerPid:\t"))
+	word, _, _ := bytes.Cut(rest, []byte("\n"))
+	tracer, err := strconv.Atoi(string(word))
+	if err != nil {
+		return 0
+	}
+	return tracer
+}
+
+// wait is waitpid(2) for threads as well as for processes.
+func wait(pid int, status *unix.WaitStatus, options int) (int, error) {
+	for {
+		thread, err := unix.Wait4(pid, status, unix.WALL|options, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return thread, err
 		}
@@ -242,7 +311,7 @@ func entered(thread int) int {
 // needTracer skips a test where this program may not trace another.
 func needTracer(t *testing.T) {
 	t.Helper()
-	if got, err := traced(exec.Command("/bin/true"), everyProcess, nil); err != nil || got.processes[0].calls == 0 {
+	if got, err := traced(exec.Command("/bin/true"), "", everyProcess, nil); err != nil || got.processes[0].calls == 0 {
 		t.Skipf("no program can be traced here: %+v, %v", got, err)
 	}
 }

@@ -316,7 +316,9 @@ type crowd struct {
 // selves are killed at random, leave nothing. An administrator mends what
 // Slurm drains the node for.
 func TestHundredJobs(t *testing.T) {
-	s := startSettings(t, "", "SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=1")
+	s := startMPS(t, site.Options{Bed: bed.Options{ExtraSlurmConf: []string{
+		"SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=1",
+	}}})
 	c := &crowd{settings: s, random: rand.New(rand.NewPCG(1, 2)), killed: map[string]int{}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -338,7 +340,12 @@ func TestHundredJobs(t *testing.T) {
 		if c.random.IntN(3) > 0 {
 			arguments = append(arguments, option("gpu-compute-mode", "exclusive", "shared", "prohibited"))
 		}
-		id := s.submit(t, fmt.Sprintf("sleep 0.%d", c.random.IntN(10)), arguments...)
+		script := "sleep"
+		if c.random.IntN(4) == 0 {
+			arguments = append(arguments, option("gpu-mps", "auto", "50,mem=1G", "off"))
+			script = s.MPS.Client() + "; sleep"
+		}
+		id := s.submit(t, fmt.Sprintf("%s 0.%d", script, c.random.IntN(10)), arguments...)
 		if c.random.IntN(5) == 0 {
 			after := time.Duration(c.random.IntN(2000)) * time.Millisecond
 			helpers.Go(func() {
@@ -360,7 +367,7 @@ func TestHundredJobs(t *testing.T) {
 	stop()
 	helpers.Wait()
 	c.mend(t.Context(), t)
-	s.wantClean(t)
+	s.wantNoMPS(t)
 	if state, reason, err := s.NodeState(t.Context()); err != nil || state != "idle" {
 		t.Errorf("node is %s for %q, %v", state, reason, err)
 	}

@@ -21,6 +21,7 @@ func TestTwoNodes(t *testing.T) {
 		{"SlurmChangesCpusets", testSlurmChangesCpusets},
 		{"Namespace", testNamespace},
 		{"Cpuset", testCpuset},
+		{"Kernel", testKernel},
 		{"FiftyJobs", testFiftyJobs},
 		{"ContainSpank", testContainSpank},
 		{"KilledSteps", testKilledSteps}, // the last: it leaves what Slurm leaves

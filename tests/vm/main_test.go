@@ -49,6 +49,7 @@ func build() error {
 	commands := [][]string{
 		{"go", "build", "-o", tools, "./tests/vm/cmd/escape", "./tests/vm/cmd/confine"},
 		{"go", "test", "-c", "-o", filepath.Join(tools, "cgroup.test"), "./internal/cgroup"},
+		{"go", "test", "-c", "-o", filepath.Join(tools, "kernel.test"), "./tests/kernel"},
 	}
 	for _, suite := range numavm.Suites() {
 		root := filepath.Join(tree, "build/vm-root-"+suite.Slurm())

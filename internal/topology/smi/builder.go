@@ -64,7 +64,7 @@ func (b *builder) machine() (*topology.Machine, error) {
 		b.gpuNames = append(b.gpuNames, gpuLabel(g.number))
 	}
 	b.nics(m)
-	b.say("Packages, cores and caches are not stated.")
+	b.parts(m)
 	return m, nil
 }
 

@@ -17,13 +17,20 @@ type host struct {
 	nodes     map[int]idset.Set // CPUs of each node
 	memory    map[int]int64     // MiB of each node
 	distances map[int]map[int]int
-	from      string // which of the two listed the nodes first
+	single    bool // one thread per core
+	table     *cpuTable
 }
 
 // lscpuLine matches "On-line CPU(s) list: 0-255" and "NUMA node3 CPU(s): 48-63".
 var lscpuLine = regexp.MustCompile(`(On-line CPU\(s\) list|Off-line CPU\(s\) list|NUMA node([0-9]{1,4}) CPU\(s\)):[ \t]*([^ \t]*)[ \t]*$`)
 
+// oneThread matches "Thread(s) per core:  1": then each CPU is a core.
+var oneThread = regexp.MustCompile(`^\s*Thread\(s\) per core:\s*1\s*$`)
+
 func (h *host) lscpu(line string, number int) error {
+	if oneThread.MatchString(line) {
+		h.single = true
+	}
 	if !strings.Contains(line, "CPU(s)") {
 		return nil
 	}
@@ -41,13 +48,13 @@ func (h *host) lscpu(line string, number int) error {
 	case strings.HasPrefix(found[1], "Off-line"):
 		h.offline = cpus
 	default:
-		return h.addNode(found[2], cpus, number, "lscpu")
+		return h.addNode(found[2], cpus, number)
 	}
 	return nil
 }
 
 // addNode takes the CPUs of a node. Both programs can be in a text, and agree.
-func (h *host) addNode(name string, cpus idset.Set, number int, from string) error {
+func (h *host) addNode(name string, cpus idset.Set, number int) error {
 	id, err := nodeID(name, number)
 	if err != nil {
 		return err
@@ -61,9 +68,6 @@ func (h *host) addNode(name string, cpus idset.Set, number int, from string) err
 		}
 	}
 	h.nodes[id] = cpus
-	if h.from == "" {
-		h.from = from
-	}
 	return nil
 }
 

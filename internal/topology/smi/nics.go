@@ -23,8 +23,8 @@ func (b *builder) nics(m *topology.Machine) {
 			continue
 		}
 		nic := topology.NIC{Names: []string{name}, NUMANode: -1}
-		if real, ok := b.table.legend[name]; ok {
-			nic.Names[0] = real
+		if device, ok := b.table.legend[name]; ok {
+			nic.Names[0] = device
 		}
 		nic.Nodes = b.nicNodes(m, at)
 		if nic.Nodes.Empty() {

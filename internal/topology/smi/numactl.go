@@ -39,7 +39,7 @@ func (h *host) numactl(line string, number int, columns *[]int) error {
 			}
 			cpus = cpus.Or(cpu)
 		}
-		return h.addNode(found[1], cpus, number, "numactl")
+		return h.addNode(found[1], cpus, number)
 	}
 	if found := numactlSize.FindStringSubmatch(line); found != nil {
 		id, err := nodeID(found[1], number)

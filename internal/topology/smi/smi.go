@@ -1,6 +1,6 @@
 // Package smi reads what people paste of a machine: the text of "nvidia-smi
 // topo -m", by drivers of any age, and beside it, in the same text, that of
-// "lscpu", "numactl --hardware", "nvidia-smi -L" and "nvidia-smi
+// "lscpu", "lscpu -p", "numactl --hardware", "nvidia-smi -L" and "nvidia-smi
 // --query-gpu=index,pci.bus_id --format=csv,noheader".
 //
 // The matrix says, for each GPU, what NVML answers to nvmlDeviceGetCpuAffinity
@@ -58,9 +58,15 @@ func findHost(lines []string) (*host, error) {
 		if err := h.lscpu(line, i+1); err != nil {
 			return nil, err
 		}
+		if err := h.lscpuTable(line, i+1); err != nil {
+			return nil, err
+		}
 		if err := h.numactl(line, i+1, &columns); err != nil {
 			return nil, err
 		}
+	}
+	if err := h.finish(); err != nil {
+		return nil, err
 	}
 	return h, nil
 }

@@ -99,16 +99,17 @@ func TestGenerations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plain := matrix(c.titles, c.values...)
 			for form, text := range map[string]string{
-				"tabs":            plain,
-				"blanks":          expand(plain),
-				"carriage return": strings.ReplaceAll(plain, "\n", "\r\n"),
-				"underlined":      strings.Replace("\x1b[4m"+plain, "\n", "\x1b[0m\n", 1),
-				"escape lost":     strings.Replace("\t[4m"+plain[1:], "\n", "[0m\n", 1),
-				"comment":         "# " + strings.ReplaceAll(strings.TrimSpace(plain), "\n", "\n# "),
-				"srun --label":    "3: " + strings.ReplaceAll(strings.TrimRight(plain, "\n"), "\n", "\n3: "),
-				"log":             "2026-01-01T00:00:00 node1 GPUs: \n" + plain + "\nLegend:\n\n  X    = Self\n  NV#  = GPU0 to GPU1\n",
-				"second matrix":   plain + "\n" + matrix(middle, "99\t9"),
-				"after topo -p2p": strings.NewReplacer("SYS", "OK", "\t"+c.titles, "").Replace(matrix(c.titles, make([]string, len(c.values))...)) + "\n" + plain,
+				"tabs":             plain,
+				"blanks":           expand(plain),
+				"carriage return":  strings.ReplaceAll(plain, "\n", "\r\n"),
+				"underlined":       strings.Replace("\x1b[4m"+plain, "\n", "\x1b[0m\n", 1),
+				"escape lost":      strings.Replace("\t[4m"+plain[1:], "\n", "[0m\n", 1),
+				"comment":          "# " + strings.ReplaceAll(strings.TrimSpace(plain), "\n", "\n# "),
+				"srun --label":     "3: " + strings.ReplaceAll(strings.TrimRight(plain, "\n"), "\n", "\n3: "),
+				"blanks, labelled": "node1: " + strings.ReplaceAll(strings.TrimRight(expand(plain), "\n"), "\n", "\nnode1: "),
+				"log":              "2026-01-01T00:00:00 node1 GPUs: \n" + plain + "\nLegend:\n\n  X    = Self\n  NV#  = GPU0 to GPU1\n",
+				"second matrix":    plain + "\n" + matrix(middle, "99\t9"),
+				"after topo -p2p":  strings.NewReplacer("SYS", "OK", "\t"+c.titles, "").Replace(matrix(c.titles, make([]string, len(c.values))...)) + "\n" + plain,
 			} {
 				m, unknown, err := smi.Parse([]byte(text))
 				if err != nil {
@@ -184,10 +185,54 @@ func TestMachine(t *testing.T) {
 		"The PCI addresses of GPUs are not stated.",
 		"The CPUs of GPU1 are not stated: a process that may use none of them is shown none.",
 		"The PCI addresses of NICs are not stated.",
-		"Packages, cores and caches are not stated.",
+		"Packages are not stated.",
+		"Cores are not stated.",
+		"L3 caches are not stated.",
 	}
 	if !slices.Equal(unknown, want) {
 		t.Errorf("unknown %q, want %q", unknown, want)
+	}
+}
+
+// TestLscpuTable reads the table of lscpu -p, in its two forms.
+func TestLscpuTable(t *testing.T) {
+	for name, rows := range map[string]string{
+		"new": "# CPU,Core,Socket,Node,,L1d,L1i,L2,L3\n0,0,0,0,,0,0,0,0\n1,1,1,1,,1,1,1,1\n2,0,0,0,,0,0,0,0\n3,1,1,1,,1,1,1,1\n",
+		"old": "# CPU,Core,Socket,Node,L1d,L1i,L2,L3\n0,0,0,0,0,0,0,0\n1,1,1,1,1,1,1,1\n2,0,0,0,0,0,0,0\n3,1,1,1,1,1,1,1\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, unknown, err := smi.Parse([]byte(matrix(old, "0,2", "1,3") + rows))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := fmt.Sprint(facts(m), m.Cores, m.Packages, m.L3)
+			if want := "0,2@0 1,3@1[{0,2} {1,3}] [{0 0,2} {1 1,3}] [{0,2} {1,3}]"; got != want {
+				t.Errorf("%s, want %s; unknown %q", got, want, unknown)
+			}
+		})
+	}
+	m, _, err := smi.Parse([]byte(matrix(old, "0-1") + "Thread(s) per core:  1\nOn-line CPU(s) list: 0-3\n"))
+	if err != nil || len(m.Cores) != 4 {
+		t.Errorf("%+v, %v: want four cores", m, err)
+	}
+}
+
+// TestListsOfTheAsker shows that lists of CPUs are doubted where GPUs of other
+// nodes have the same.
+func TestListsOfTheAsker(t *testing.T) {
+	for _, c := range []struct {
+		second string
+		want   bool
+	}{{"0-3\t1", true}, {"0-3\t0", false}, {"4-7\t1", false}} {
+		m, _, err := smi.Parse([]byte(matrix(middle, "0-3\t0", c.second)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, gpu := range m.GPUs {
+			if gpu.CPUsDoubted != c.want {
+				t.Errorf("%q: GPU %d: doubted is %v", c.second, gpu.Index, gpu.CPUsDoubted)
+			}
+		}
 	}
 }
 
@@ -205,6 +250,8 @@ func TestRefused(t *testing.T) {
 		"two machines":    {"NUMA node0 CPU(s): 0-3\nnode 0 cpus: 0 1\n", `line 2: node 0 has CPUs "0-1" here and "0-3" further up`},
 		"distances":       {"node 0 cpus: 0\nnode   0   1\n  0:  10\n", "line 3: 1 distances from node 0: want 2, one for each node"},
 		"a distance":      {"node 0 cpus: 0\nnode   0\n  0:  999\n", `line 3: distance "999": want a number up to 255`},
+		"a CPU twice":     {"# CPU,Core,Socket,Node\n0,0,0,0\n0,0,0,0\n", "line 3: CPU 0 is there twice"},
+		"a CPU's core":    {"# CPU,Core,Socket,Node\n0,x,0,0\n", `line 2: Core "x": want a number below 8192`},
 		"a Markdown cell": {"| | GPU0 |\n| GPU0 | X |\n| | GPU1 | CPU Affinity |\n| GPU1 | ? | 0 |\n", "line 4: row GPU1"},
 	} {
 		t.Run(name, func(t *testing.T) {

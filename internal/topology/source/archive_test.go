@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,7 +77,12 @@ func file(t *testing.T, content []byte) string {
 }
 
 func TestArchive(t *testing.T) {
+	absolute := slices.Clone(machineFiles)
+	for i := range absolute {
+		absolute[i].target = strings.ReplaceAll(absolute[i].target, "../../../", "/sys/")
+	}
 	for name, content := range map[string][]byte{
+		"absolute links":             archive(t, "host/", absolute),
 		"plain":                      archive(t, "", machineFiles),
 		"gzip":                       compressed(t, archive(t, "", machineFiles)),
 		"in a folder":                archive(t, "node17/", machineFiles),
@@ -176,7 +182,7 @@ func TestArchiveBombs(t *testing.T) {
 	}
 	large := bomb(func(w io.Writer) {
 		archive := tar.NewWriter(w)
-		const size = 1 << 30
+		const size = 300 << 20
 		if err := archive.WriteHeader(&tar.Header{Name: "sys/large", Typeflag: tar.TypeReg, Size: size}); err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +201,7 @@ func TestArchiveBombs(t *testing.T) {
 		}
 	})
 	text := bomb(func(w io.Writer) {
-		if _, err := io.CopyN(w, zeros{}, 1<<30); err != nil {
+		if _, err := io.CopyN(w, zeros{}, 300<<20); err != nil {
 			t.Fatal(err)
 		}
 	})

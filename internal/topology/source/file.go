@@ -22,48 +22,48 @@ const (
 
 func openFile(path string) (*topology.Machine, topology.Source, error) {
 	source := topology.Source{File: path}
-	fail := func(err error) (*topology.Machine, topology.Source, error) {
-		return nil, source, fmt.Errorf("%s: %w", path, err)
-	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, source, err
 	}
 	defer func() { _ = file.Close() }()
-	content, err := decompress(file)
+	m, unknown, err := parse(file, &source.Kind)
 	if err != nil {
-		return fail(err)
-	}
-	if isArchive(content) {
-		source.Kind = topology.KindSysfs
-		m, unknown, err := readArchive(content)
-		if err != nil {
-			return fail(err)
-		}
-		source.Unknown = unknown
-		return m, source, nil
-	}
-	text, err := io.ReadAll(io.LimitReader(content, maxText+1))
-	if err != nil {
-		return fail(err)
-	}
-	if len(text) > maxText {
-		return fail(fmt.Errorf("%w; a text has no more than %d MiB", ErrUnknownFormat, maxText>>20))
-	}
-	format := detect(text)
-	if format == nil {
-		return fail(ErrUnknownFormat)
-	}
-	source.Kind = format.kind
-	m, unknown, err := format.parse(bytes.TrimPrefix(text, byteOrderMark))
-	if errors.Is(err, smi.ErrNoMatrix) {
-		err = ErrUnknownFormat
-	}
-	if err != nil {
-		return fail(err)
+		return nil, source, fmt.Errorf("%s: %w", path, err)
 	}
 	source.Unknown = unknown
 	return m, source, nil
+}
+
+// parse reads a file and tells its kind, which is also known of many that are
+// refused.
+func parse(file io.Reader, kind *string) (*topology.Machine, []string, error) {
+	content, err := decompress(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	if isArchive(content) {
+		*kind = topology.KindSysfs
+		return readArchive(content)
+	}
+	text, err := io.ReadAll(io.LimitReader(content, maxText+1))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(text) > maxText {
+		return nil, nil, fmt.Errorf("%w; a text has no more than %d MiB", ErrUnknownFormat, maxText>>20)
+	}
+	text = bytes.TrimPrefix(text, byteOrderMark)
+	format := detect(text)
+	if format == nil {
+		return nil, nil, ErrUnknownFormat
+	}
+	m, unknown, err := format.parse(text)
+	if errors.Is(err, smi.ErrNoMatrix) {
+		return nil, nil, ErrUnknownFormat
+	}
+	*kind = format.kind
+	return m, unknown, err
 }
 
 // format is one that a text can have.
@@ -76,7 +76,6 @@ var byteOrderMark = []byte("\xef\xbb\xbf")
 
 // detect finds the format of a text by how it begins, nil for none.
 func detect(text []byte) *format {
-	text = bytes.TrimPrefix(text, byteOrderMark)
 	switch begin := bytes.TrimLeft(text, " \t\r\n"); {
 	case len(begin) == 0:
 		return nil

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -74,8 +73,6 @@ func (m *memory) addFile(name string, content []byte) {
 // follows.
 const maxLinks = 40
 
-var errLoop = errors.New("too many levels of symbolic links")
-
 // find walks a path. The last link is followed if follow is set.
 func (m *memory) find(name string, follow bool) (*inode, error) {
 	stack := []*inode{m.top}
@@ -83,7 +80,7 @@ func (m *memory) find(name string, follow bool) (*inode, error) {
 	links, steps := 0, 0
 	for len(parts) > 0 {
 		if steps++; steps > maxPath {
-			return nil, errLoop
+			return nil, syscall.ELOOP
 		}
 		part := parts[0]
 		parts = parts[1:]
@@ -100,14 +97,14 @@ func (m *memory) find(name string, follow bool) (*inode, error) {
 		}
 		next := at.children[part]
 		if next == nil {
-			return nil, fs.ErrNotExist
+			return nil, syscall.ENOENT
 		}
 		if next.target == "" || (len(parts) == 0 && !follow) {
 			stack = append(stack, next)
 			continue
 		}
 		if links++; links > maxLinks {
-			return nil, errLoop
+			return nil, syscall.ELOOP
 		}
 		if strings.HasPrefix(next.target, "/") {
 			stack = stack[:1]

@@ -90,6 +90,7 @@ func TestRefused(t *testing.T) {
 		"prose":         {file(t, []byte("GPU0 is fast\n")), source.ErrUnknownFormat},
 		"other XML":     {file(t, []byte("<a/>")), source.ErrUnknownFormat},
 		"other JSON":    {file(t, []byte("{}")), topology.ErrNotSnapshot},
+		"too long":      {file(t, []byte(nccl(ncclNode(0, "f", 1))+strings.Repeat("\n", 9<<20))), source.ErrUnknownFormat},
 		"zeros":         {file(t, make([]byte, 1<<20)), source.ErrUnknownFormat},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -215,6 +215,7 @@ func TestPublishedHwloc(t *testing.T) {
 	t.Logf("read %d XML files of hwloc", read)
 }
 
+// TestPublishedArchives reads archives of the sys and proc of machines.
 func TestPublishedArchives(t *testing.T) {
 	folder := published.Folder(t)
 	read := 0
@@ -231,4 +232,47 @@ func TestPublishedArchives(t *testing.T) {
 		})
 	}
 	t.Logf("read %d archives", read)
+}
+
+// TestPublishedLists reads tables with the lists of CPUs that people configured
+// for machines with up to 24 GPUs.
+func TestPublishedLists(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(published.Folder(t), "mlperf/numa_config.tsv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for line := range strings.Lines(string(content)) {
+		config, _, _ := strings.Cut(line, "\t")
+		if config == "numa_config" {
+			continue
+		}
+		read++
+		lists := make(map[int]string)
+		for part := range strings.SplitSeq(config, "&") {
+			gpus, cpus, ok := strings.Cut(part, ":")
+			set, err := topology.ParseList(gpus)
+			if !ok || err != nil {
+				t.Fatalf("%q: %v", part, err)
+			}
+			for gpu := range set.All() {
+				lists[gpu] = cpus
+			}
+		}
+		var values, want []string
+		for gpu := range len(lists) {
+			values = append(values, lists[gpu])
+			set, err := topology.ParseList(lists[gpu])
+			if err != nil {
+				t.Fatalf("%q: GPU %d: %v", config, gpu, err)
+			}
+			if strings.Count(lists[gpu], ",") == 5 {
+				want = append(want, "- node -") // might be cut
+			} else {
+				want = append(want, set.String()+" node -")
+			}
+		}
+		expect(t, config, gpuFacts(parsed(t, table("CPU Affinity", values...))), want...)
+	}
+	t.Logf("read %d lists", read)
 }

@@ -2,8 +2,9 @@ package source
 
 import "gputune/internal/topology"
 
-// copyUnknown says what a copy of sys and proc leaves open: NVML's part, and
-// whatever was not copied.
+// copyUnknown says what sys and proc, or a copy of them, leave open. That there
+// are no GPUs or L3 caches can be the truth; files that were not copied are
+// among the machine's warnings.
 func copyUnknown(m *topology.Machine) []string {
 	var unknown []string
 	for _, missing := range []struct {
@@ -12,8 +13,6 @@ func copyUnknown(m *topology.Machine) []string {
 	}{
 		{len(m.Nodes) == 0, "NUMA nodes are not stated."},
 		{len(m.Packages) == 0, "Packages are not stated."},
-		{len(m.L3) == 0, "L3 caches are not stated."},
-		{len(m.GPUs) == 0, "GPUs are not stated."},
 	} {
 		if missing.none {
 			unknown = append(unknown, missing.sentence)

@@ -53,6 +53,11 @@ int main(void)
 			uint64_t sees = strtoull(argument + absolute, &argument, 16);
 			uint64_t gpus = devices_listed(page, sees, absolute, *argument ? argument + 1 : "", &understood);
 			printf("%d %" PRIx64 "\n", understood, gpus);
+		} else if (strcmp(what, "length") == 0) {
+			printf("%" PRIu32 "\n", list_length(argument));
+		} else if (strcmp(what, "share") == 0) {
+			uint32_t tasks = strtoul(argument, &argument, 10), gpus = strtoul(argument, &argument, 10);
+			printf("%" PRIu32 "\n", even_share(tasks, gpus));
 		} else if (strcmp(what, "paired") == 0) {
 			uint64_t sees = strtoull(argument, &argument, 16), step = strtoull(argument, &argument, 16);
 			uint32_t tasks = strtoul(argument, &argument, 10), rank = strtoul(argument, &argument, 10);

@@ -16,6 +16,9 @@
  */
 static char handles[MAX_GPUS][1 + MAX_MIG];
 
+/* The same for GPU instances and, from 1 on, their compute instances, by id. */
+static char instance_handles[MAX_GPUS][MAX_INSTANCES][1 + MAX_MIG];
+
 nvmlDevice_t handle_of(unsigned int gpu, int place)
 {
 	return (nvmlDevice_t){(struct nvmlDevice_st *)&handles[gpu][1 + place]};
@@ -26,14 +29,81 @@ unsigned int index_of(const struct call *c)
 	return (unsigned int)(c->gpu - c->world->gpus);
 }
 
+nvmlGpuInstance_t instance_handle(const struct call *c, unsigned int id)
+{
+	return (nvmlGpuInstance_t){(struct nvmlGpuInstance_st *)&instance_handles[index_of(c)][id][0]};
+}
+
+nvmlComputeInstance_t part_handle(const struct call *c, unsigned int id, unsigned int part)
+{
+	return (nvmlComputeInstance_t){(struct nvmlComputeInstance_st *)&instance_handles[index_of(c)][id][1 + part]};
+}
+
+/* How the call's GPU is split at present, NULL after a complaint. */
+const struct mig_split *call_split(struct call *c)
+{
+	if (!c->state) {
+		c->state = calloc(1, sizeof *c->state);
+		if (!c->state || state_read(c->world, c->state) != NVML_SUCCESS) {
+			free(c->state);
+			c->state = NULL;
+			return NULL;
+		}
+	}
+	return &c->state->split[index_of(c)];
+}
+
+/* Finds an instance by the address that its handle has. */
+static bool find_instance(struct call *c, uintptr_t address)
+{
+	uintptr_t offset = address - (uintptr_t)instance_handles;
+	if (offset >= sizeof instance_handles || offset / sizeof instance_handles[0] >= c->world->gpu_count)
+		return false;
+	c->gpu = &c->world->gpus[offset / sizeof instance_handles[0]];
+	offset %= sizeof instance_handles[0];
+	c->instance = (int)(offset / sizeof instance_handles[0][0]);
+	c->part = (int)(offset % sizeof instance_handles[0][0]) - 1;
+	const struct mig_split *split = call_split(c);
+	const struct mig_instance *is = split ? &split->instances[c->instance] : NULL;
+	return is && is->is.used && (c->part < 0 || is->parts[c->part].used);
+}
+
+static nvmlReturn_t call_below(struct call *c, enum call_name name, uintptr_t address, bool part)
+{
+	nvmlReturn_t ret = call_begin(c, name);
+	if (ret != NVML_SUCCESS)
+		return ret;
+	if (!find_instance(c, address) || (c->part >= 0) != part) {
+		c->gpu = NULL;
+		return NVML_ERROR_INVALID_ARGUMENT;
+	}
+	return fault_hit(c);
+}
+
+/* A call about a GPU instance. */
+nvmlReturn_t call_instance(struct call *c, enum call_name name, nvmlGpuInstance_t handle)
+{
+	return call_below(c, name, (uintptr_t)handle.handle, false);
+}
+
+/* A call about a compute instance. */
+nvmlReturn_t call_part(struct call *c, enum call_name name, nvmlComputeInstance_t handle)
+{
+	return call_below(c, name, (uintptr_t)handle.handle, true);
+}
+
 static bool find(struct call *c, nvmlDevice_t device)
 {
+	unsigned int instance, part;
 	uintptr_t offset = (uintptr_t)device.handle - (uintptr_t)handles;
 	if (offset >= sizeof handles || offset / sizeof handles[0] >= c->world->gpu_count)
 		return false;
 	c->gpu = &c->world->gpus[offset / sizeof handles[0]];
 	c->place = (int)(offset % sizeof handles[0]) - 1;
-	return c->place < 0 || (c->gpu->mig_mode == NVML_DEVICE_MIG_ENABLE && c->gpu->mig[c->place][0] != '\0');
+	if (c->place < 0)
+		return true;
+	const struct mig_split *split = call_split(c);
+	return split && split_device(split, (unsigned int)c->place, &instance, &part);
 }
 
 /* What the calls of this process took so far; calls can run in several threads. */
@@ -54,7 +124,7 @@ static void times_line(const struct call *c)
 /* Reads the description; faults are the caller's, once it knows the GPU. */
 nvmlReturn_t call_begin(struct call *c, enum call_name name)
 {
-	*c = (struct call){.name = name, .place = -1};
+	*c = (struct call){.name = name, .place = -1, .instance = -1, .part = -1};
 	clock_gettime(CLOCK_MONOTONIC, &c->began);
 	if (name != CALL_Init && !initialised())
 		return NVML_ERROR_UNINITIALIZED;
@@ -131,6 +201,7 @@ nvmlReturn_t call_end(struct call *c, nvmlReturn_t ret)
 	nanoseconds += (unsigned long long)((now.tv_sec - c->began.tv_sec) * 1000000000LL + now.tv_nsec - c->began.tv_nsec);
 	if (c->world && c->name == CALL_Shutdown && c->world->times[0] != '\0')
 		times_line(c);
+	free(c->state);
 	free(c->world);
 	return ret;
 }

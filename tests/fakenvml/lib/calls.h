@@ -30,6 +30,23 @@
 	CALL(GetMigDeviceHandleByIndex, true, 0, false) \
 	CALL(GetDeviceHandleFromMigDeviceHandle, true, 0, false) \
 	CALL(IsMigDeviceHandle, true, 1, false) \
+	CALL(GetGpuInstanceId, true, 1, false) \
+	CALL(GetComputeInstanceId, true, 1, false) \
+	CALL(SetMigMode, true, 1, true) \
+	CALL(GetGpuInstanceProfileInfoV, true, 0, false) \
+	CALL(GetGpuInstancePossiblePlacements, true, 0, false) \
+	CALL(GetGpuInstances, true, 0, false) \
+	CALL(GetGpuInstanceById, true, 0, false) \
+	CALL(CreateGpuInstanceWithPlacement, true, 2, true) \
+	CALL(GpuInstanceGetInfo, true, 0, false) \
+	CALL(GpuInstanceDestroy, true, 1, true) \
+	CALL(GpuInstanceGetComputeInstanceProfileInfoV, true, 0, false) \
+	CALL(GpuInstanceGetComputeInstances, true, 0, false) \
+	CALL(GpuInstanceGetComputeInstanceById, true, 0, false) \
+	CALL(GpuInstanceCreateComputeInstance, true, 2, true) \
+	CALL(GpuInstanceCreateComputeInstanceWithPlacement, true, 2, true) \
+	CALL(ComputeInstanceGetInfo, true, 0, false) \
+	CALL(ComputeInstanceDestroy, true, 2, true) \
 	CALL(GetPowerManagementLimit, true, 1, false) \
 	CALL(SetPowerManagementLimit, true, 1, true) \
 	CALL(GetPowerManagementLimitConstraints, true, 2, false) \
@@ -60,6 +77,7 @@
 	CALL(GetCurrentClocksEventReasons, true, 1, false) \
 	CALL(GetCurrentClocksThrottleReasons, true, 1, false) \
 	CALL(GetComputeRunningProcesses, true, 0, false) \
+	CALL(GetGraphicsRunningProcesses, true, 0, false) \
 	CALL(GetPerformanceState, true, 1, false) \
 	CALL(GetUtilizationRates, true, 2, false) \
 	CALL(GetTemperature, true, 1, false) \

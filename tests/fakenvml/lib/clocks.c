@@ -170,8 +170,9 @@ EXPORT nvmlReturn_t nvmlDeviceResetApplicationsClocks(nvmlDevice_t device)
 	return call_end(&c, ret);
 }
 
-/* The one of a pair memory, graphics that a clock type means. */
-static nvmlReturn_t of_type(nvmlClockType_t type, unsigned int memory, unsigned int graphics, unsigned int *clock)
+/* The one of memory, graphics and video that a clock type means. */
+static nvmlReturn_t of_type(nvmlClockType_t type, unsigned int memory, unsigned int graphics, unsigned int video,
+			    unsigned int *clock)
 {
 	switch (type) {
 	case NVML_CLOCK_GRAPHICS:
@@ -182,7 +183,8 @@ static nvmlReturn_t of_type(nvmlClockType_t type, unsigned int memory, unsigned 
 		*clock = memory;
 		break;
 	case NVML_CLOCK_VIDEO:
-		return NVML_ERROR_NOT_SUPPORTED;
+		*clock = video;
+		break;
 	default:
 		return NVML_ERROR_INVALID_ARGUMENT;
 	}
@@ -221,7 +223,10 @@ static nvmlReturn_t current(const struct call *c, nvmlClockType_t type, unsigned
 		graphics -= graphics < g->clock_min ? 0 : (graphics - g->clock_min) % g->clock_step;
 	}
 	unsigned int memory = locked(memory_highest(g), set[MEMORY_CLOCKS], memory_lowest(g), memory_highest(g));
-	return of_type(type, memory, graphics, clock);
+	/* Asked for a clock that there is not, this call alone answers so. */
+	if ((unsigned int)type >= NVML_CLOCK_COUNT)
+		return NVML_ERROR_NOT_SUPPORTED;
+	return of_type(type, memory, graphics, g->video_max == 0 ? 0 : g->video_min, clock);
 }
 
 static nvmlReturn_t clock_end(struct call *c, nvmlReturn_t ret, unsigned int *out, unsigned int clock)
@@ -245,7 +250,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType
 	unsigned int found = 0;
 	nvmlReturn_t ret = call_gpu(&c, CALL_GetMaxClockInfo, device);
 	if (ret == NVML_SUCCESS)
-		ret = of_type(type, memory_highest(c.gpu), c.gpu->clock_max, &found);
+		ret = of_type(type, memory_highest(c.gpu), c.gpu->clock_max, c.gpu->video_max, &found);
 	return clock_end(&c, ret, clock, found);
 }
 
@@ -256,11 +261,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetMinMaxClockOfPState(nvmlDevice_t device, nvmlCl
 	struct value range = {0};
 	nvmlReturn_t ret = call_gpu(&c, CALL_GetMinMaxClockOfPState, device);
 	if (ret == NVML_SUCCESS && (unsigned int)pstate > NVML_PSTATE_15)
-		ret = NVML_ERROR_UNKNOWN;
-	if (ret == NVML_SUCCESS)
-		ret = of_type(type, memory_lowest(c.gpu), c.gpu->clock_min, &range.first);
-	if (ret == NVML_SUCCESS)
-		ret = of_type(type, memory_highest(c.gpu), c.gpu->clock_max, &range.second);
+		ret = NVML_ERROR_INVALID_ARGUMENT;
+	if (ret == NVML_SUCCESS) {
+		/* The memory has one clock in each state: the highest in P0, the lowest in the others. */
+		unsigned int memory = pstate == NVML_PSTATE_0 ? memory_highest(c.gpu) : memory_lowest(c.gpu);
+		ret = of_type(type, memory, c.gpu->clock_min, c.gpu->video_min, &range.first);
+		if (ret == NVML_SUCCESS)
+			ret = of_type(type, memory, c.gpu->clock_max, c.gpu->video_max, &range.second);
+	}
 	if (ret == NVML_SUCCESS)
 		ret = answer_two(&c, minClockMHz, maxClockMHz, range);
 	return call_end(&c, ret);
@@ -276,7 +284,7 @@ static nvmlReturn_t application(const struct call *c, bool as_described, nvmlClo
 	if (ret != NVML_SUCCESS)
 		return ret;
 	struct value v = (as_described ? c->gpu->initial : st.values[index_of(c)])[APPLICATION_CLOCKS];
-	return of_type(type, v.first, v.second, clock);
+	return of_type(type, v.first, v.second, 0, clock);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, nvmlClockType_t clockType,
@@ -317,7 +325,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, nvmlClockType_t cloc
 			ret = application(&c, clockId == NVML_CLOCK_ID_APP_CLOCK_DEFAULT, clockType, &found);
 			break;
 		case NVML_CLOCK_ID_CUSTOMER_BOOST_MAX:
-			ret = of_type(clockType, memory_highest(c.gpu), c.gpu->clock_max, &found);
+			ret = of_type(clockType, memory_highest(c.gpu), c.gpu->clock_max, c.gpu->video_max, &found);
 			break;
 		default:
 			ret = NVML_ERROR_INVALID_ARGUMENT;

@@ -87,14 +87,17 @@ static bool new_gpu(struct reader *r, const char *uuid)
 		.architecture = NVML_DEVICE_ARCH_HOPPER,
 		.pci_id = 0x233510de,
 		.has_mig = true,
+		.mig_activates = true,
 		.has_ecc = true,
 		.ecc = {1, 1},
 		.power_range = {200000, 700000},
-		.memory_clocks = {3201},
-		.memory_clock_count = 1,
+		.memory_clocks = {3201, 2201},
+		.memory_clock_count = 2,
 		.clock_max = 1980,
 		.clock_min = 345,
 		.clock_step = 15,
+		.video_max = 1545,
+		.video_min = 765,
 		.initial = {[POWER_LIMIT] = {700000, 0}, [APPLICATION_CLOCKS] = {3201, 1980}, [PERSISTENCE] = {1, 0}},
 		.event_reasons = nvmlClocksEventReasonGpuIdle,
 		.energy = 1000000000,
@@ -125,19 +128,42 @@ static bool pci(struct reader *r, const char *rest, struct gpu *g)
 static bool mig(struct reader *r, char *rest, struct gpu *g)
 {
 	unsigned long long place;
-	if (!text_number(text_word(&rest), MAX_MIG - 1, &place))
+	if (!text_number(text_word(&rest), 6, &place))
 		return wrong(r, "mig", "a place from 0 to 6 and a UUID");
 	char *uuid = text_word(&rest);
-	return text(r, "mig", uuid ? uuid : "", g->mig[place], sizeof g->mig[place]);
+	/* An instance with the card's smallest profile. */
+	g->mig_initial.instances[instance_id((unsigned int)place, 1)] = (struct mig_instance){
+		.is = {true, 19, (unsigned int)place, 1},
+		.parts = {{true, 0, 0, 1}},
+	};
+	return text(r, "mig", uuid ? uuid : "", g->mig_uuid[place], sizeof g->mig_uuid[place]);
+}
+
+static bool mig_mode(struct reader *r, char *rest, struct gpu *g)
+{
+	unsigned long long now, next;
+	if (!text_number(text_word(&rest), 1, &now))
+		return wrong(r, "mig_mode", "0 or 1, a second one for the next reset, or none");
+	char *word = text_word(&rest);
+	next = now;
+	if ((word && !text_number(word, 1, &next)) || text_word(&rest))
+		return wrong(r, "mig_mode", "0 or 1, a second one for the next reset, or none");
+	g->mig_initial.now = (unsigned int)now;
+	g->mig_initial.next = (unsigned int)next;
+	return true;
 }
 
 static bool process(struct reader *r, char *rest, struct gpu *g)
 {
-	unsigned long long pid, memory;
+	unsigned long long pid, memory, start;
+	const char *want = "a pid and its bytes of GPU memory, at most 64 times, and the first slice of its MIG instance";
 	if (g->process_count == MAX_PROCESSES || !text_number(text_word(&rest), INT_MAX, &pid) ||
-	    !text_number(text_word(&rest), ULLONG_MAX, &memory) || text_word(&rest))
-		return wrong(r, "process", "a pid and its bytes of GPU memory, at most 64 times");
-	g->processes[g->process_count++] = (struct process){(unsigned int)pid, memory};
+	    !text_number(text_word(&rest), ULLONG_MAX, &memory))
+		return wrong(r, "process", want);
+	char *word = text_word(&rest);
+	if ((word && !text_number(word, MAX_MIG - 1, &start)) || text_word(&rest))
+		return wrong(r, "process", want);
+	g->processes[g->process_count++] = (struct process){(unsigned int)pid, memory, word ? (int)start : -1};
 	return true;
 }
 
@@ -204,7 +230,17 @@ static bool gpu_line(struct reader *r, const char *key, char *rest, struct gpu *
 	}
 	if (IS("mig_mode")) {
 		g->has_mig = !none;
-		return none ? true : numbers(r, key, rest, &g->mig_mode, 1);
+		return none ? true : mig_mode(r, rest, g);
+	}
+	if (IS("mig_instances")) {
+		bool good = split_parse(rest, &g->mig_initial);
+		return good ? true : wrong(r, key, "PROFILE@START:SIZE[/PROFILE@START:SIZE…] with ; between, by NVML's ids, or none");
+	}
+	if (IS("mig_activates")) {
+		unsigned int activates = 0;
+		bool good = numbers(r, key, rest, &activates, 1);
+		g->mig_activates = activates != 0;
+		return good;
 	}
 	if (IS("mig"))
 		return mig(r, rest, g);
@@ -225,6 +261,14 @@ static bool gpu_line(struct reader *r, const char *key, char *rest, struct gpu *
 	if (IS("graphics_clocks")) {
 		g->clock_max = g->clock_min = g->clock_step = 0;
 		return none ? true : graphics_clocks(r, rest, g);
+	}
+	if (IS("video_clocks")) {
+		struct value range = {0};
+		if (!none && !two(r, key, rest, &range))
+			return false;
+		g->video_max = range.first;
+		g->video_min = range.second;
+		return true;
 	}
 	if (IS("application_clocks")) {
 		g->initial[APPLICATION_CLOCKS] = (struct value){0};

@@ -47,6 +47,21 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t 
 	return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
+/* Where the MIG device with a UUID is, -1: nowhere. */
+static int mig_place(const struct gpu *g, const struct mig_split *split, const char *uuid)
+{
+	unsigned int instance, part;
+	char name[NAME_SIZE];
+	for (unsigned int place = 0; place < MAX_MIG; place++) {
+		if (!split_device(split, place, &instance, &part))
+			continue;
+		split_uuid(g, place, name, sizeof name);
+		if (strcmp(name, uuid) == 0)
+			return (int)place;
+	}
+	return -1;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
 	struct call c;
@@ -59,11 +74,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *de
 		struct gpu *g = &c.world->gpus[i];
 		if (strcmp(g->uuid, uuid) == 0)
 			c.gpu = g;
-		for (int place = 0; g->mig_mode == NVML_DEVICE_MIG_ENABLE && place < MAX_MIG; place++)
-			if (g->mig[place][0] != '\0' && strcmp(g->mig[place], uuid) == 0) {
-				c.gpu = g;
-				c.place = place;
-			}
+	}
+	for (unsigned int i = 0; !c.gpu && i < c.world->gpu_count; i++) {
+		c.gpu = &c.world->gpus[i];
+		const struct mig_split *split = call_split(&c);
+		c.place = split ? mig_place(c.gpu, split, uuid) : -1;
+		if (c.place < 0)
+			c.gpu = NULL;
 	}
 	return found(&c, device, NVML_ERROR_NOT_FOUND);
 }
@@ -110,8 +127,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned 
 {
 	struct call c;
 	nvmlReturn_t ret = call_device(&c, CALL_GetUUID, device);
+	char name[NAME_SIZE];
+	if (ret == NVML_SUCCESS && c.place >= 0)
+		split_uuid(c.gpu, (unsigned int)c.place, name, sizeof name);
 	if (ret == NVML_SUCCESS)
-		ret = answer_text(uuid, length, c.place < 0 ? c.gpu->uuid : c.gpu->mig[c.place]);
+		ret = answer_text(uuid, length, c.place < 0 ? c.gpu->uuid : name);
 	return call_end(&c, ret);
 }
 

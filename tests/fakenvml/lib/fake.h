@@ -21,7 +21,8 @@
 
 enum {
 	MAX_GPUS = 32,
-	MAX_MIG = 7,	   /* of one GPU */
+	MAX_MIG = 8,	   /* MIG devices of one GPU, and compute instances of one GPU instance */
+	MAX_INSTANCES = 16, /* ids of one GPU's GPU instances, which its places give */
 	MAX_CLOCKS = 32,   /* memory clocks of one GPU */
 	MAX_PROCESSES = 64, /* of one GPU */
 	MAX_FAULTS = 256,
@@ -53,6 +54,25 @@ struct mask {
 struct process {
 	unsigned int pid;
 	unsigned long long memory; /* bytes */
+	int start;		   /* first slice of the GPU instance that it uses, -1: the whole GPU */
+};
+
+/* A compute instance, by its id, or a GPU instance's place in slices. */
+struct mig_part {
+	bool used;
+	unsigned int profile, start, size; /* NVML's id of the profile; slices */
+};
+
+/* A GPU instance, by its id. */
+struct mig_instance {
+	struct mig_part is;
+	struct mig_part parts[MAX_MIG];
+};
+
+/* How a GPU is split. */
+struct mig_split {
+	unsigned int now, next; /* mode, and that after a reset */
+	struct mig_instance instances[MAX_INSTANCES];
 };
 
 /* One GPU as the description has it. */
@@ -65,9 +85,9 @@ struct gpu {
 	bool has_numa_node;
 	unsigned int numa_node;
 
-	bool has_mig;
-	unsigned int mig_mode;
-	char mig[MAX_MIG][NAME_SIZE]; /* UUID by place, "": not taken */
+	bool has_mig, mig_activates; /* can be split; the mode can be switched without a reboot */
+	struct mig_split mig_initial;
+	char mig_uuid[MAX_MIG][NAME_SIZE]; /* by place, "": made from the place */
 
 	bool has_ecc;
 	struct value ecc; /* current, pending */
@@ -75,6 +95,7 @@ struct gpu {
 	struct value power_range; /* mW; 0, 0: not supported */
 	unsigned int memory_clocks[MAX_CLOCKS], memory_clock_count; /* MHz, falling */
 	unsigned int clock_max, clock_min, clock_step;		     /* graphics, MHz; max 0: not supported */
+	unsigned int video_max, video_min;			     /* MHz; max 0: not supported */
 
 	struct value initial[SETTINGS];
 
@@ -114,6 +135,7 @@ struct world {
 
 struct state {
 	struct value values[MAX_GPUS][SETTINGS];
+	struct mig_split split[MAX_GPUS];
 };
 
 /* One call of the library on its way through. */
@@ -122,6 +144,8 @@ struct call {
 	struct world *world; /* NULL: could not be read */
 	struct gpu *gpu;     /* NULL: not about a GPU */
 	int place;	     /* of the MIG device that the handle means, -1: the GPU itself */
+	int instance, part;  /* ids that the handle means, -1: it is no such handle */
+	struct state *state; /* read when it was first asked for */
 	struct value wanted; /* of a call that sets */
 	struct fault fault;  /* the effect of all the faults that hit */
 	struct timespec began;
@@ -140,6 +164,18 @@ nvmlReturn_t answer_two(const struct call *c, unsigned int *first, unsigned int 
 nvmlReturn_t answer_text(char *out, unsigned int length, const char *text);
 nvmlDevice_t handle_of(unsigned int gpu, int place);
 unsigned int index_of(const struct call *c);
+nvmlGpuInstance_t instance_handle(const struct call *c, unsigned int id);
+nvmlComputeInstance_t part_handle(const struct call *c, unsigned int id, unsigned int part);
+nvmlReturn_t call_instance(struct call *c, enum call_name name, nvmlGpuInstance_t handle);
+nvmlReturn_t call_part(struct call *c, enum call_name name, nvmlComputeInstance_t handle);
+const struct mig_split *call_split(struct call *c);
+
+/* mig_split.c */
+bool split_parse(char *text, struct mig_split *split);
+void split_text(const struct mig_split *split, char *out, size_t size);
+bool split_device(const struct mig_split *split, unsigned int place, unsigned int *instance, unsigned int *part);
+void split_uuid(const struct gpu *g, unsigned int place, char *out, size_t size);
+unsigned int instance_id(unsigned int start, unsigned int size);
 
 /* library.c */
 bool initialised(void);
@@ -164,6 +200,7 @@ bool state_replace(const char *path, const char *text, size_t length);
 nvmlReturn_t state_read(const struct world *w, struct state *s);
 bool state_reset(const struct world *w);
 nvmlReturn_t state_change(struct call *c, enum setting s, struct value value);
+nvmlReturn_t state_split(struct call *c, nvmlReturn_t (*change)(struct call *c, struct mig_split *split));
 
 /* text.c */
 char *text_read(const char *path, char *identity, size_t size);

@@ -32,7 +32,7 @@ static const struct {
 	{NVML_ERROR_NO_DATA, "NO_DATA", "No data"},
 	{NVML_ERROR_INSUFFICIENT_RESOURCES, "INSUFFICIENT_RESOURCES", "Insufficient Resources"},
 	{NVML_ERROR_FREQ_NOT_SUPPORTED, "FREQ_NOT_SUPPORTED", "Frequency Not Supported"},
-	{NVML_ERROR_NOT_READY, "NOT_READY", "Not Ready"},
+	{NVML_ERROR_NOT_READY, "NOT_READY", "System is not in ready state"},
 	{NVML_ERROR_GPU_NOT_FOUND, "GPU_NOT_FOUND", "GPU Not Found"},
 	{NVML_ERROR_INVALID_STATE, "INVALID_STATE", "Invalid State"},
 	{NVML_ERROR_UNKNOWN, "UNKNOWN", "Unknown Error"},

@@ -8,8 +8,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int 
 	nvmlReturn_t ret = call_gpu(&c, CALL_GetRemappedRows, device);
 	if (ret == NVML_SUCCESS && (!corrRows || !uncRows || !isPending || !failureOccurred))
 		ret = NVML_ERROR_INVALID_ARGUMENT;
-	if (ret == NVML_SUCCESS && c.gpu->mig_mode == NVML_DEVICE_MIG_ENABLE)
-		ret = NVML_ERROR_NOT_SUPPORTED;
+	const struct mig_split *split = ret == NVML_SUCCESS ? call_split(&c) : NULL;
+	if (ret == NVML_SUCCESS && (!split || split->now == NVML_DEVICE_MIG_ENABLE))
+		ret = split ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_UNKNOWN;
 	if (ret == NVML_SUCCESS) {
 		*corrRows = c.gpu->remapped[0];
 		*uncRows = c.gpu->remapped[1];
@@ -54,14 +55,34 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
 	*infoCount = c.gpu->process_count;
 	if (room < c.gpu->process_count)
 		return call_end(&c, NVML_ERROR_INSUFFICIENT_SIZE);
-	for (unsigned int i = 0; i < c.gpu->process_count; i++)
+	const struct mig_split *split = call_split(&c);
+	for (unsigned int i = 0; i < c.gpu->process_count; i++) {
 		infos[i] = (nvmlProcessInfo_t){
 			.pid = c.gpu->processes[i].pid,
 			.usedGpuMemory = c.gpu->processes[i].memory,
 			.gpuInstanceId = UINT_MAX,
 			.computeInstanceId = UINT_MAX,
 		};
-	return call_end(&c, NVML_SUCCESS);
+		for (unsigned int id = 0; split && id < MAX_INSTANCES; id++)
+			if (split->instances[id].is.used && (int)split->instances[id].is.start == c.gpu->processes[i].start) {
+				infos[i].gpuInstanceId = id;
+				infos[i].computeInstanceId = 0;
+			}
+	}
+	return call_end(&c, split ? NVML_SUCCESS : NVML_ERROR_UNKNOWN);
+}
+
+/* All processes are of the compute kind. */
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
+							     nvmlProcessInfo_t *infos)
+{
+	struct call c;
+	nvmlReturn_t ret = call_gpu(&c, CALL_GetGraphicsRunningProcesses, device);
+	if (ret == NVML_SUCCESS && (!infoCount || (*infoCount > 0 && !infos)))
+		ret = NVML_ERROR_INVALID_ARGUMENT;
+	if (ret == NVML_SUCCESS)
+		*infoCount = 0;
+	return call_end(&c, ret);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t *pState)

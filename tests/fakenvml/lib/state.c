@@ -140,26 +140,48 @@ static bool value_parse(enum setting s, char *text, struct value *v)
 	return limit_parse(text, &v->first) && limit_parse(comma + 1, &v->second);
 }
 
+/* "none" for off, else "1,1": now and after a reset. */
+static bool mode_parse(char *text, struct mig_split *split)
+{
+	struct value v;
+	if (!value_parse(GPU_CLOCKS, text, &v) || v.first > 1 || v.second > 1)
+		return false;
+	split->now = v.first;
+	split->next = v.second;
+	return true;
+}
+
 /* "gpu/UUID/key value" */
 static bool line_parse(const struct world *w, struct state *st, char *line)
 {
 	char *value = strchr(line, ' ');
-	char *key = strrchr(line, '/');
-	if (!value || !key || key > value || strncmp(line, "gpu/", 4) != 0 || key < line + 4)
+	if (!value)
 		return false;
 	*value++ = '\0';
+	char *key = strrchr(line, '/');
+	if (!key || strncmp(line, "gpu/", 4) != 0 || key < line + 4)
+		return false;
 	*key++ = '\0';
-	for (unsigned int i = 0; i < w->gpu_count; i++)
+	for (unsigned int i = 0; i < w->gpu_count; i++) {
+		if (strcmp(w->gpus[i].uuid, line + 4) != 0)
+			continue;
+		if (strcmp(key, "mig_mode") == 0)
+			return mode_parse(value, &st->split[i]);
+		if (strcmp(key, "mig_instances") == 0)
+			return split_parse(value, &st->split[i]);
 		for (enum setting s = 0; s < SETTINGS; s++)
-			if (strcmp(w->gpus[i].uuid, line + 4) == 0 && strcmp(kinds[s].key, key) == 0)
+			if (strcmp(kinds[s].key, key) == 0)
 				return value_parse(s, value, &st->values[i][s]);
+	}
 	return false;
 }
 
 static void as_described(const struct world *w, struct state *st)
 {
-	for (unsigned int i = 0; i < w->gpu_count; i++)
+	for (unsigned int i = 0; i < w->gpu_count; i++) {
 		memcpy(st->values[i], w->gpus[i].initial, sizeof st->values[i]);
+		st->split[i] = w->gpus[i].mig_initial;
+	}
 }
 
 /* What is not in the file is as described. Anything odd in it is an error. */
@@ -192,16 +214,22 @@ nvmlReturn_t state_read(const struct world *w, struct state *st)
 
 static bool state_write(const struct world *w, const struct state *st)
 {
-	size_t size = (size_t)w->gpu_count * SETTINGS * (NAME_SIZE + 64), n = 0;
+	size_t size = (size_t)w->gpu_count * ((SETTINGS + 1) * (NAME_SIZE + 64) + NAME_SIZE + 2048), n = 0;
 	char *text = malloc(size);
 	if (!text)
 		return false;
-	for (unsigned int i = 0; i < w->gpu_count; i++)
+	for (unsigned int i = 0; i < w->gpu_count; i++) {
+		const char *uuid = w->gpus[i].uuid;
+		char value[2000];
 		for (enum setting s = 0; s < SETTINGS; s++) {
-			char value[40];
 			value_text(s, st->values[i][s], value, sizeof value);
-			n += (size_t)snprintf(text + n, size - n, "gpu/%s/%s %s\n", w->gpus[i].uuid, kinds[s].key, value);
+			n += (size_t)snprintf(text + n, size - n, "gpu/%s/%s %s\n", uuid, kinds[s].key, value);
 		}
+		value_text(GPU_CLOCKS, (struct value){st->split[i].now, st->split[i].next}, value, sizeof value);
+		n += (size_t)snprintf(text + n, size - n, "gpu/%s/mig_mode %s\n", uuid, value);
+		split_text(&st->split[i], value, sizeof value);
+		n += (size_t)snprintf(text + n, size - n, "gpu/%s/mig_instances %s\n", uuid, value);
+	}
 	bool good = state_replace(w->state, text, n);
 	free(text);
 	return good;
@@ -220,23 +248,49 @@ bool state_reset(const struct world *w)
 	return good;
 }
 
-/* Sets one value of the call's GPU, bent as the call's fault says. */
-nvmlReturn_t state_change(struct call *c, enum setting s, struct value value)
+/* Changes the state of the call's GPU, unless the call's fault says otherwise. */
+static nvmlReturn_t change(struct call *c, void (*values)(struct value *, void *), void *what,
+			   nvmlReturn_t (*split)(struct call *, struct mig_split *))
 {
 	if (c->fault.ignored)
 		return NVML_SUCCESS;
-	if (c->fault.valued)
-		value = c->fault.value;
+	struct state *st = calloc(1, sizeof *st);
+	if (!st)
+		return NVML_ERROR_MEMORY;
 	int lock = state_lock(c->world);
-	if (lock < 0)
-		return NVML_ERROR_UNKNOWN;
-	struct state st;
-	nvmlReturn_t ret = state_read(c->world, &st);
-	if (ret == NVML_SUCCESS) {
-		st.values[index_of(c)][s] = value;
-		if (!state_write(c->world, &st))
-			ret = NVML_ERROR_UNKNOWN;
-	}
-	state_unlock(lock);
+	nvmlReturn_t ret = lock < 0 ? NVML_ERROR_UNKNOWN : state_read(c->world, st);
+	if (ret == NVML_SUCCESS && values)
+		values(st->values[index_of(c)], what);
+	if (ret == NVML_SUCCESS && split)
+		ret = split(c, &st->split[index_of(c)]);
+	if (ret == NVML_SUCCESS && !state_write(c->world, st))
+		ret = NVML_ERROR_UNKNOWN;
+	if (lock >= 0)
+		state_unlock(lock);
+	free(st);
 	return ret == NVML_SUCCESS && c->fault.applied ? c->fault.error : ret;
+}
+
+struct one {
+	enum setting setting;
+	struct value value;
+};
+
+static void set_one(struct value *values, void *what)
+{
+	const struct one *one = what;
+	values[one->setting] = one->value;
+}
+
+/* Sets one value of the call's GPU, bent as the call's fault says. */
+nvmlReturn_t state_change(struct call *c, enum setting s, struct value value)
+{
+	struct one one = {s, c->fault.valued ? c->fault.value : value};
+	return change(c, set_one, &one, NULL);
+}
+
+/* Changes how the call's GPU is split. The change says no by its result. */
+nvmlReturn_t state_split(struct call *c, nvmlReturn_t (*split)(struct call *c, struct mig_split *split))
+{
+	return change(c, NULL, NULL, split);
 }

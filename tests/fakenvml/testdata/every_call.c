@@ -119,10 +119,10 @@ static void sizes(nvmlDevice_t d)
 	unsigned int count = 0;
 	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetSupportedMemoryClocks(d, NULL, NULL));
 	WANT(NVML_ERROR_INSUFFICIENT_SIZE, nvmlDeviceGetSupportedMemoryClocks(d, &count, NULL));
-	CHECK(count == 1);
-	unsigned int *clocks = malloc(sizeof *clocks);
+	CHECK(count == 2);
+	unsigned int *clocks = malloc(2 * sizeof *clocks);
 	WANT(NVML_SUCCESS, nvmlDeviceGetSupportedMemoryClocks(d, &count, clocks));
-	CHECK(count == 1 && clocks[0] == 3201);
+	CHECK(count == 2 && clocks[0] == 3201 && clocks[1] == 2201);
 	free(clocks);
 
 	count = 109;
@@ -154,6 +154,10 @@ static void sizes(nvmlDevice_t d)
 	nvmlProcessInfo_t *processes = malloc(2 * sizeof *processes);
 	WANT(NVML_ERROR_INSUFFICIENT_SIZE, nvmlDeviceGetComputeRunningProcesses_v3(d, &count, processes));
 	CHECK(count == 2);
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGraphicsRunningProcesses_v3(d, NULL, processes));
+	WANT(NVML_SUCCESS, nvmlDeviceGetGraphicsRunningProcesses_v3(d, &count, processes));
+	CHECK(count == 0);
+	count = 2;
 	WANT(NVML_SUCCESS, nvmlDeviceGetComputeRunningProcesses_v3(d, &count, processes));
 	CHECK(processes[0].pid == 17 && processes[1].pid == 18);
 	free(processes);
@@ -183,6 +187,125 @@ static void mig(nvmlDevice_t split)
 	change(part, NVML_ERROR_NOT_SUPPORTED);
 }
 
+/* Calls about instances of a handle that is none, or before init. */
+static void no_instance(nvmlGpuInstance_t g, nvmlComputeInstance_t p, nvmlReturn_t want)
+{
+	nvmlGpuInstanceInfo_t info;
+	nvmlComputeInstanceInfo_t part_info;
+	nvmlComputeInstanceProfileInfo_v2_t kind = {.version = nvmlComputeInstanceProfileInfo_v2};
+	nvmlComputeInstancePlacement_t at = {0, 1};
+	nvmlComputeInstance_t out;
+	unsigned int count = 1;
+	WANT(want, nvmlGpuInstanceGetInfo(g, &info));
+	WANT(want, nvmlGpuInstanceDestroy(g));
+	WANT(want, nvmlGpuInstanceGetComputeInstanceProfileInfoV(g, 0, 0, &kind));
+	WANT(want, nvmlGpuInstanceGetComputeInstances(g, 0, &out, &count));
+	WANT(want, nvmlGpuInstanceGetComputeInstanceById(g, 0, &out));
+	WANT(want, nvmlGpuInstanceCreateComputeInstance(g, 0, &out));
+	WANT(want, nvmlGpuInstanceCreateComputeInstanceWithPlacement(g, 0, &at, &out));
+	WANT(want, nvmlComputeInstanceGetInfo(p, &part_info));
+	WANT(want, nvmlComputeInstanceGetInfo_v2(p, &part_info));
+	WANT(want, nvmlComputeInstanceDestroy(p));
+}
+
+/* Makes instances beside the one that is there and takes them away again. */
+static void instances(nvmlDevice_t whole, nvmlDevice_t split)
+{
+	nvmlReturn_t activation;
+	nvmlGpuInstanceProfileInfo_v2_t profile = {.version = nvmlGpuInstanceProfileInfo_v2};
+	nvmlComputeInstanceProfileInfo_v2_t kind = {.version = nvmlComputeInstanceProfileInfo_v2};
+	nvmlGpuInstancePlacement_t at = {4, 4}, wrong = {4, 3}, taken = {0, 4};
+	nvmlComputeInstancePlacement_t first = {0, 1}, beyond = {3, 1};
+	nvmlGpuInstanceInfo_t info;
+	nvmlComputeInstanceInfo_t part_info;
+	unsigned int count, id;
+
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceSetMigMode(split, 1, NULL));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceSetMigMode(split, 2, &activation));
+	WANT(NVML_SUCCESS, nvmlDeviceSetMigMode(split, 0, &activation));
+	CHECK(activation == NVML_ERROR_IN_USE);
+	WANT(NVML_SUCCESS, nvmlDeviceSetMigMode(whole, 1, &activation));
+	CHECK(activation == NVML_SUCCESS);
+	WANT(NVML_SUCCESS, nvmlDeviceSetMigMode(whole, 0, &activation));
+
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGpuInstanceProfileInfoV(split, 0, NULL));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGpuInstanceProfileInfoV(split, ~0U, &profile));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetGpuInstanceProfileInfoV(split, NVML_GPU_INSTANCE_PROFILE_8_SLICE, &profile));
+	WANT(NVML_SUCCESS, nvmlDeviceGetGpuInstanceProfileInfoV(split, NVML_GPU_INSTANCE_PROFILE_3_SLICE, &profile));
+	CHECK(profile.id == 9 && profile.instanceCount == 2 && strcmp(profile.name, "MIG 3g.71gb") == 0);
+
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGpuInstancePossiblePlacements_v2(split, 9, NULL, NULL));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetGpuInstancePossiblePlacements_v2(split, 77, NULL, &count));
+	WANT(NVML_SUCCESS, nvmlDeviceGetGpuInstancePossiblePlacements_v2(split, 9, NULL, &count));
+	nvmlGpuInstancePlacement_t *places = malloc(count * sizeof *places);
+	WANT(NVML_SUCCESS, nvmlDeviceGetGpuInstancePossiblePlacements_v2(split, 9, places, &count));
+	CHECK(count == 2 && places[1].start == 4 && places[1].size == 4);
+	free(places);
+
+	nvmlGpuInstance_t g, *list = malloc(2 * sizeof *list);
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceCreateGpuInstanceWithPlacement(split, 9, NULL, &g));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceCreateGpuInstanceWithPlacement(split, 9, &at, NULL));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceCreateGpuInstanceWithPlacement(split, 77, &at, &g));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceCreateGpuInstanceWithPlacement(split, 9, &wrong, &g));
+	WANT(NVML_ERROR_INSUFFICIENT_RESOURCES, nvmlDeviceCreateGpuInstanceWithPlacement(split, 9, &taken, &g));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceCreateGpuInstanceWithPlacement(whole, 9, &at, &g));
+	WANT(NVML_SUCCESS, nvmlDeviceCreateGpuInstanceWithPlacement(split, 9, &at, &g));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGpuInstances(split, 9, NULL, &count));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGpuInstances(split, 77, list, &count));
+	WANT(NVML_SUCCESS, nvmlDeviceGetGpuInstances(split, 9, list, &count));
+	CHECK(count == 1 && memcmp(&list[0], &g, sizeof g) == 0);
+	WANT(NVML_SUCCESS, nvmlDeviceGetGpuInstances(whole, 9, list, &count));
+	CHECK(count == 0);
+	free(list);
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceGetInfo(g, NULL));
+	WANT(NVML_SUCCESS, nvmlGpuInstanceGetInfo(g, &info));
+	CHECK(info.profileId == 9 && info.placement.start == 4);
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGpuInstanceById(split, info.id, NULL));
+	WANT(NVML_ERROR_NOT_FOUND, nvmlDeviceGetGpuInstanceById(split, ~0U, &g));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetGpuInstanceById(whole, info.id, &g));
+	WANT(NVML_SUCCESS, nvmlDeviceGetGpuInstanceById(split, info.id, &g));
+
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceGetComputeInstanceProfileInfoV(g, 0, 0, NULL));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceGetComputeInstanceProfileInfoV(g, 0, 1, &kind));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlGpuInstanceGetComputeInstanceProfileInfoV(g, 4, 0, &kind));
+	WANT(NVML_SUCCESS, nvmlGpuInstanceGetComputeInstanceProfileInfoV(g, 0, 0, &kind));
+	CHECK(kind.instanceCount == 3 && strcmp(kind.name, "MIG 1c.3g.71gb") == 0);
+	nvmlComputeInstance_t p, q, *parts = malloc(3 * sizeof *parts);
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceCreateComputeInstance(g, 0, NULL));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlGpuInstanceCreateComputeInstance(g, 77, &p));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceCreateComputeInstanceWithPlacement(g, 0, NULL, &p));
+	WANT(NVML_ERROR_INSUFFICIENT_RESOURCES, nvmlGpuInstanceCreateComputeInstanceWithPlacement(g, 0, &beyond, &p));
+	WANT(NVML_SUCCESS, nvmlGpuInstanceCreateComputeInstance(g, 0, &p));
+	WANT(NVML_ERROR_INSUFFICIENT_RESOURCES, nvmlGpuInstanceCreateComputeInstanceWithPlacement(g, 0, &first, &q));
+	WANT(NVML_SUCCESS, nvmlGpuInstanceCreateComputeInstance(g, 0, &q));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceGetComputeInstances(g, 0, NULL, &count));
+	WANT(NVML_SUCCESS, nvmlGpuInstanceGetComputeInstances(g, 0, parts, &count));
+	CHECK(count == 2);
+	free(parts);
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlComputeInstanceGetInfo_v2(q, NULL));
+	WANT(NVML_SUCCESS, nvmlComputeInstanceGetInfo_v2(q, &part_info));
+	CHECK(part_info.id == 1 && part_info.placement.start == 1 && part_info.placement.size == 1);
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceGetComputeInstanceById(g, 1, NULL));
+	WANT(NVML_ERROR_NOT_FOUND, nvmlGpuInstanceGetComputeInstanceById(g, ~0U, &q));
+	WANT(NVML_SUCCESS, nvmlGpuInstanceGetComputeInstanceById(g, 1, &q));
+
+	nvmlDevice_t device;
+	WANT(NVML_SUCCESS, nvmlDeviceGetMigDeviceHandleByIndex(split, 5, &device));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetGpuInstanceId(device, NULL));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetGpuInstanceId(split, &id));
+	WANT(NVML_SUCCESS, nvmlDeviceGetGpuInstanceId(device, &id));
+	CHECK(id == info.id);
+	WANT(NVML_SUCCESS, nvmlDeviceGetComputeInstanceId(device, &id));
+	CHECK(id == 1);
+
+	WANT(NVML_ERROR_IN_USE, nvmlGpuInstanceDestroy(g));
+	WANT(NVML_SUCCESS, nvmlComputeInstanceDestroy(q));
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlComputeInstanceDestroy(q));
+	WANT(NVML_SUCCESS, nvmlComputeInstanceDestroy(p));
+	WANT(NVML_SUCCESS, nvmlGpuInstanceDestroy(g));
+	no_instance(g, p, NVML_ERROR_INVALID_ARGUMENT);
+}
+
 static void *thread(void *unused)
 {
 	nvmlDevice_t d;
@@ -203,6 +326,8 @@ int main(void)
 	int version;
 	char text[96];
 	nvmlDevice_t none, wild, d, split, part, slots[2];
+	nvmlGpuInstance_t no_gpu_instance = {NULL};
+	nvmlComputeInstance_t no_part = {NULL};
 	memset(&none, 0, sizeof none);
 	memset(&wild, 0x5a, sizeof wild);
 
@@ -213,6 +338,7 @@ int main(void)
 	lookups(NVML_ERROR_UNINITIALIZED, NVML_ERROR_UNINITIALIZED, &d);
 	each(none, 1, NVML_ERROR_UNINITIALIZED);
 	change(none, NVML_ERROR_UNINITIALIZED);
+	no_instance(no_gpu_instance, no_part, NVML_ERROR_UNINITIALIZED);
 
 	WANT(NVML_SUCCESS, nvmlInit());
 	WANT(NVML_SUCCESS, nvmlInit_v2());
@@ -240,8 +366,10 @@ int main(void)
 	each(split, 1, NVML_SUCCESS);
 	change(d, NVML_SUCCESS);
 	sizes(d);
-	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetMigDeviceHandleByIndex(d, 0, &part));
+	WANT(NVML_ERROR_NOT_FOUND, nvmlDeviceGetMigDeviceHandleByIndex(d, 0, &part));
 	mig(split);
+	no_instance(no_gpu_instance, no_part, NVML_ERROR_INVALID_ARGUMENT);
+	instances(d, split);
 
 	pthread_t threads[4];
 	for (int i = 0; i < 4; i++)

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"gputune/internal/topology"
+	"gputune/tests/fakemps"
 	"gputune/tests/fakenvml"
 	"gputune/tests/machines"
 	"gputune/tests/node"
@@ -34,6 +35,9 @@ type Options struct {
 	// Jobs makes gputune-prolog and gputune-epilog Slurm's Prolog and Epilog, and
 	// gives them a driver for the described GPUs.
 	Jobs bool
+	// MPS puts a fake nvidia-cuda-mps-control beside that driver and has these
+	// lines, at least "\n", follow its place in [gpu_mps] of gputune.toml.
+	MPS string
 }
 
 // Site is a running Slurm with gputune.
@@ -47,6 +51,7 @@ type Site struct {
 	// Of a site with Jobs: the driver, and paths.run and paths.state.
 	NVML                   fakenvml.Library
 	RunFolder, StateFolder string
+	MPS                    fakemps.Programs // of a site with MPS
 }
 
 // Tree returns the top folder of the source tree, where build/ is.
@@ -163,6 +168,12 @@ func (s *Site) jobs(ctx context.Context, tree, config string, options *Options) 
 		if err := os.WriteFile(*target, []byte(script), 0o755); err != nil {
 			return err
 		}
+	}
+	if options.MPS != "" {
+		if s.MPS, err = fakemps.Build(ctx, filepath.Join(s.Folder, "mps")); err != nil {
+			return err
+		}
+		options.Config += fmt.Sprintf("[gpu_mps]\nprogram = %q\n%s", s.MPS.Control(), options.MPS)
 	}
 	// A table of its own may be the first thing in Config.
 	options.Config = fmt.Sprintf("state = %q\nrun = %q\n", s.StateFolder, s.RunFolder) + options.Config
