@@ -73,11 +73,13 @@ func TestAll(t *testing.T) {
 		{"dgx-a100", "torchrun socket", all, all, "", Counts{Mixed: 8}},
 		{
 			"dgx-a100", "torchrun exclusive", all, all,
-			"48-55,176-183 56-63,184-191 16-23,144-151 24-31,152-159 112-119,240-247 120-127,248-255 80-87,208-215 88-95,216-223", Counts{Local: 8},
+			"48-55,176-183 56-63,184-191 16-23,144-151 24-31,152-159 112-119,240-247 120-127,248-255 80-87,208-215 88-95,216-223",
+			Counts{Local: 8},
 		},
 		{
 			"dgx-a100", "torchrun core-complex", all, all,
-			"48-51,176-179 52-55,180-183 16-19,144-147 20-23,148-151 112-115,240-243 116-119,244-247 80-83,208-211 84-87,212-215", Counts{Local: 8},
+			"48-51,176-179 52-55,180-183 16-19,144-147 20-23,148-151 112-115,240-243 116-119,244-247 80-83,208-211 84-87,212-215",
+			Counts{Local: 8},
 		},
 		// numa_node is -1: numactl refuses it, torchrun takes it for node 0.
 		{"gpu-at-minus-one", "numactl", all, all, "0-7,16-23 numa_node is -1, which is no node", Counts{Local: 1, Failed: 1}},
