@@ -1,6 +1,6 @@
 # gputune's build. "make help" lists the targets.
 #
-# Variables: PREFIX, LIBDIR, SYSCONFDIR and DESTDIR place "make install";
+# Variables: PREFIX, LIBDIR, MANDIR, SYSCONFDIR and DESTDIR place "make install";
 # SLURM=24.11 links that release's shim as the one to load (default: the release
 # that is installed); CC, CFLAGS, CPPFLAGS, LDFLAGS and GOFLAGS as usual.
 
@@ -45,7 +45,7 @@ GOFUMPT_VERSION := v0.9.2
 # What a bare Debian 12 with Go lacks: to build, to test on loopback, to build and
 # judge packages, to run the virtual machine.
 PACKAGES_build := ca-certificates gcc libc6-dev binutils libslurm-dev
-PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace
+PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace groff-base
 PACKAGES_package := dpkg rpm lintian rpmlint mandoc xz-utils
 PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
@@ -194,6 +194,10 @@ lint: $(TOOLS)/golangci-lint build ## golangci-lint, and the C compiler's warnin
 .PHONY: fmt
 fmt: $(TOOLS)/gofumpt ## format the Go code
 	$(TOOLS)/gofumpt -l -w $(GO_FOLDERS)
+
+.PHONY: man
+man: ## write the man pages of the commands in docs/man anew, from the texts that --help shows
+	$(GO) test -count=1 -run '^TestManPages$$' ./cmd/gputune -update
 
 COMPLETIONS := $(BUILD)/completions/bash/gputune $(BUILD)/completions/zsh/_gputune $(BUILD)/completions/fish/gputune.fish
 

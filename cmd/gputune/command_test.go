@@ -110,7 +110,7 @@ func TestTopoText(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"0     0-7,16-23   ",
+		"0     0        0-7,16-23   62 GiB  10:0 21:1  0     -",
 		"0    0000:17:00.0  0        0-7,16-23",
 		"1    0000:b1:00.0  unknown",
 		"warning: ",
@@ -122,7 +122,7 @@ func TestTopoText(t *testing.T) {
 }
 
 func TestTopoRefuses(t *testing.T) {
-	if _, _, err := execute(t, "topo", "--format", "yaml"); err == nil || !strings.Contains(err.Error(), "want text or json") {
+	if _, _, err := execute(t, "topo", "--format", "yaml"); err == nil || !strings.Contains(err.Error(), "want text, json or svg") {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := execute(t, "topo", "--topology", t.TempDir()); !errors.Is(err, topology.ErrNoCPUs) {

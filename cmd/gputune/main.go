@@ -5,9 +5,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
-
-	"github.com/spf13/cobra"
 
 	"gputune/internal/job"
 )
@@ -25,28 +24,43 @@ const (
 // refusal is an error about a user's value that was judged and is not accepted.
 type refusal struct{ error }
 
-func main() {
-	if err := command().Execute(); err != nil {
-		var said job.SaidError
-		if !errors.As(err, &said) {
-			fmt.Fprintf(os.Stderr, "gputune: %v\n", err)
-		}
-		var refused refusal
-		if errors.As(err, &refused) {
-			os.Exit(exitRefused)
-		}
-		os.Exit(exitFailed)
-	}
+// Unwrap returns the error.
+func (r refusal) Unwrap() error { return r.error }
+
+// statusError is an error with an exit status of its own.
+type statusError struct {
+	error
+	status int
 }
 
-func command() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "gputune",
-		Short:         "Where a GPU job's tasks run and why, and what jobs have changed on this node",
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+// Unwrap returns the error.
+func (s statusError) Unwrap() error { return s.error }
+
+func main() {
+	// At each submission the plugin waits for this one, so it comes before the
+	// commands are put together.
+	if err, done := quickCheck(os.Args[1:]); done {
+		os.Exit(report(os.Stderr, err))
 	}
-	root.AddCommand(checkCommand(), topoCommand(), snapshotCommand(), statusCommand(), restoreCommand(), verifyCommand())
-	return root
+	os.Exit(report(os.Stderr, command().Execute()))
+}
+
+// report writes why the program failed and returns its exit status.
+func report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	var said job.SaidError
+	if !errors.As(err, &said) {
+		fmt.Fprintf(w, "gputune: %v\n", err)
+	}
+	var own statusError
+	var refused refusal
+	switch {
+	case errors.As(err, &own):
+		return own.status
+	case errors.As(err, &refused):
+		return exitRefused
+	}
+	return exitFailed
 }

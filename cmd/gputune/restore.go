@@ -22,10 +22,11 @@ func restoreCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "restore --job N | --all",
 		Short: "Put back what jobs have changed on this node",
-		Long: "Put back what jobs have changed on this node, as the Epilog does: after an Epilog\n" +
-			"that could not, or one that never ran. It does not ask whether a job has ended.\n" +
-			"Exit status 0 if nothing is left changed; it can be called any number of times.",
-		Args: cobra.NoArgs,
+		Long: `Put back what jobs have changed on this node, as the Epilog does: after an
+Epilog that could not, or one that never ran. It does not ask whether a job has
+ended. Exit status 0 if nothing is left changed; it can be called any number of
+times.`,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			// A reader that has gone must not end the work in the middle.
 			signal.Ignore(unix.SIGPIPE)
@@ -42,8 +43,8 @@ func restoreCommand() *cobra.Command {
 			return h.Restore(command.Context(), strconv.FormatUint(uint64(one), 10))
 		},
 	}
-	command.Flags().StringVar(&config, "config", "", "gputune.toml to read (default "+conf.File+")")
-	command.Flags().Uint32Var(&one, "job", 0, "job whose changes are put back")
+	configFlag(command, &config)
+	command.Flags().Uint32Var(&one, "job", 0, "job `N`, whose changes are put back")
 	command.Flags().BoolVar(&all, "all", false, "put back the changes of all jobs, running ones included")
 	command.MarkFlagsMutuallyExclusive("job", "all")
 	command.MarkFlagsOneRequired("job", "all")

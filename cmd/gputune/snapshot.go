@@ -13,13 +13,13 @@ import (
 func snapshotCommand() *cobra.Command {
 	var config, output string
 	command := &cobra.Command{
-		Use:   "snapshot",
-		Short: "Ask the kernel and NVML about this machine and keep the answer for the plugin",
-		Long: "Ask the kernel and NVML about this machine and keep the answer for the plugin,\n" +
-			"which never calls NVML itself. Worth it where sysfs does not tell a GPU's NUMA node;\n" +
-			"run it after the driver was loaded. The plugin passes over a snapshot that no longer\n" +
-			"fits the machine.",
-		Args: cobra.NoArgs,
+		Use:   "snapshot [OPTION…]",
+		Short: "Keep what the kernel and NVML say about this machine for the plugin",
+		Long: `Ask the kernel and NVML about this machine and keep the answer for the plugin,
+which never calls NVML itself. Worth it where sysfs does not tell a GPU's NUMA
+node; run it after the driver was loaded. The plugin passes over a snapshot that
+no longer fits the machine.`,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			site, err := conf.Load(config)
 			if err != nil {
@@ -32,13 +32,16 @@ func snapshotCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if site.Paths.Machine == "/" { // NVML knows only this machine
+				machine.AddNVML(nvml.New())
+			}
 			for _, warning := range machine.Warnings {
 				fmt.Fprintf(command.ErrOrStderr(), "gputune: %s\n", warning)
 			}
 			return nil
 		},
 	}
-	command.Flags().StringVar(&config, "config", "", "gputune.toml to read (default "+conf.File+")")
-	command.Flags().StringVar(&output, "output", "", "file to write (default: paths.snapshot of the configuration)")
+	configFlag(command, &config)
+	command.Flags().StringVar(&output, "output", "", "`FILE` to write (default: paths.snapshot of gputune.toml)")
 	return command
 }

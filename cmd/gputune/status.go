@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -9,41 +8,39 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gputune/conf"
 	"gputune/internal/ledger"
 )
 
 func statusCommand() *cobra.Command {
-	var config, format string
+	var config string
 	command := &cobra.Command{
-		Use:   "status",
-		Short: "Show what jobs have changed on this node: by whom, what was there before, what is there now",
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			if format != "text" && format != "json" {
-				return refusal{fmt.Errorf("--format %q: want text or json", format)}
-			}
-			h, err := thisHost(config, command.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			l, env, err := h.Open()
-			if err != nil {
-				return err
-			}
-			defer env.Close()
-			held, err := l.Held(command.Context())
-			if err != nil {
-				return err
-			}
-			if format == "json" {
-				return writeStatusJSON(command.OutOrStdout(), held)
-			}
-			return writeStatus(command.OutOrStdout(), held, time.Now())
-		},
+		Use:   "status [OPTION…]",
+		Short: "Show what jobs have changed on this node and what was there before",
+		Long: `Show what jobs have changed on this node: by whom, what was there before, what
+was set, what is there now, and what is unusual about it.`,
+		Args: noArguments,
 	}
-	command.Flags().StringVar(&config, "config", "", "gputune.toml to read (default "+conf.File+")")
-	command.Flags().StringVar(&format, "format", "text", "text or json")
+	configFlag(command, &config)
+	format := formatFlag(command, formatText, formatJSON)
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		h, err := thisHost(config, command.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		l, env, err := h.Open()
+		if err != nil {
+			return err
+		}
+		defer env.Close()
+		held, err := l.Held(command.Context())
+		if err != nil {
+			return err
+		}
+		if format.value == formatJSON {
+			return writeStatusJSON(command.OutOrStdout(), held)
+		}
+		return writeStatus(command.OutOrStdout(), held, time.Now())
+	}
 	return command
 }
 
@@ -79,9 +76,7 @@ func writeStatusJSON(w io.Writer, held []ledger.Holding) error {
 	for _, h := range held {
 		list = append(list, status{h.Job, h.Key, h.Prior, h.Set, h.Current, h.State, h.Since, finding(h)})
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(struct {
+	return writeJSON(w, struct {
 		Held []status `json:"held"`
 	}{list})
 }
@@ -101,4 +96,11 @@ func writeStatus(w io.Writer, held []ledger.Holding, now time.Time) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%v\t%s\n", h.Job, h.Key, h.Prior, h.Set, current, now.Sub(h.Since).Round(time.Second), finding(h))
 	}
 	return table.Flush()
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
 }

@@ -20,11 +20,11 @@ func verifyCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "verify [JOB | PID | --self]",
 		Short: "Compare bound tasks with their plan: CPUs, memory policy, where pages are",
-		Long: "Compare tasks that --gpu-numa-bind has bound with their plan: the CPUs that each\n" +
-			"thread may use, the memory policy and where the pages are. Without an argument, all\n" +
-			"tasks on this node; with a number, the job's, or that process and what is below it;\n" +
-			"with --self, the process that runs this and what is below it. Exit status 0 if all\n" +
-			"is as planned, 1 if not.",
+		Long: `Compare tasks that --gpu-numa-bind has bound with their plan: the CPUs that
+each thread may use, the memory policy and where the pages are. Without an
+argument, all tasks on this node; with a number, the job's, or that process and
+what is below it; with --self, the process that runs this and what is below it.
+Exit status 0 if all is as planned, 1 if not.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if format != "text" && format != "json" {
@@ -42,7 +42,7 @@ func verifyCommand() *cobra.Command {
 			return runVerify(verify.This(), command.OutOrStdout(), which, self, format)
 		},
 	}
-	command.Flags().StringVar(&format, "format", "text", "text or json")
+	command.Flags().StringVar(&format, "format", "text", "`FORMAT`: text or json")
 	command.Flags().BoolVar(&self, "self", false, "the process that runs this, such as a job's script")
 	return command
 }

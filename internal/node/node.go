@@ -54,9 +54,12 @@ type Node struct {
 // that cannot be read.
 func Read(root string, paths conf.Paths, process func(string) (string, bool)) (*Node, error) {
 	n := &Node{}
-	var err error
-	if n.Machine, err = n.machine(paths); err != nil {
+	var stale, err error
+	if n.Machine, stale, err = Machine(paths); err != nil {
 		return nil, err
+	}
+	if stale != nil {
+		n.log("%v: reading sysfs instead", stale)
 	}
 	n.readSlurm(root, paths, process)
 	return n, nil
@@ -66,16 +69,18 @@ func (n *Node) log(format string, arguments ...any) {
 	n.Log = append(n.Log, fmt.Sprintf(format, arguments...))
 }
 
-// machine prefers the snapshot: it has what NVML said.
-func (n *Node) machine(paths conf.Paths) (*topology.Machine, error) {
-	machine, err := topology.ReadSnapshot(string(paths.Machine), string(paths.Snapshot))
-	if err == nil {
-		return machine, nil
+// Machine reads this machine where paths says. The snapshot is preferred: it has
+// what NVML said. stale is why one that is there was not used.
+func Machine(paths conf.Paths) (machine *topology.Machine, stale, err error) {
+	machine, stale = topology.ReadSnapshot(string(paths.Machine), string(paths.Snapshot))
+	if stale == nil {
+		return machine, nil, nil
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		n.log("%v: reading sysfs instead", err)
+	if errors.Is(stale, fs.ErrNotExist) {
+		stale = nil
 	}
-	return topology.Read(string(paths.Machine), topology.Options{})
+	machine, err = topology.Read(string(paths.Machine), topology.Options{})
+	return machine, stale, err
 }
 
 func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (string, bool)) {

@@ -224,6 +224,9 @@ func (p *planner) deal(homes []home, group, cores []int, cpus []idset.Set, warni
 func (p *planner) shareCores(homes []home, group []int, cpus []idset.Set, warnings []Warning) {
 	for k, i := range group {
 		cores := p.coresIn(homes[i].pool)
+		if len(cores) == 0 { // a machine whose CPUs its source does not state
+			continue
+		}
 		cpus[i] = p.cpusOf(cores[k%len(cores):k%len(cores)+1], homes[i].pool)
 		warnings[i] = Warning{SharedCores, fmt.Sprintf("fewer granted cores than GPUs, cpus %s are shared", cpus[i])}
 	}

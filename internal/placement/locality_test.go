@@ -37,5 +37,27 @@ func TestLocalityOfCPUsThatAreLeftAlone(t *testing.T) {
 		if got := Plan(machine, request).Tasks[0].Locality; got != c.want {
 			t.Errorf("cpus %q, gpus %v: %s, want %s", c.cpus, c.gpus, got, c.want)
 		}
+		if got := Judge(machine, idset.MustParse(c.cpus), c.gpus); got != c.want {
+			t.Errorf("cpus %q, gpus %v: judged %s, want %s", c.cpus, c.gpus, got, c.want)
+		}
+	}
+}
+
+// A source such as an old "nvidia-smi topo -m" states no CPUs at all.
+func TestMachineWithoutKnownCPUs(t *testing.T) {
+	machine := &topology.Machine{GPUs: []topology.GPU{{Index: 0}, {Index: 1}}}
+	for _, mode := range []CPUMode{CPUsNode, CPUsExclusive, CPUsCoreComplex, CPUsSocket, CPUsNone} {
+		policy := Default()
+		policy.CPUs = mode
+		request := Request{Policy: policy, GPUs: []int{0, 1}, Tasks: []Task{{LocalID: 0, GPUs: []int{0}}, {LocalID: 1, GPUs: []int{1}}}}
+		result := Plan(machine, request)
+		for i, b := range result.Tasks {
+			if !b.CPUs.Empty() || b.Locality != Unknown || len(b.Warnings) == 0 {
+				t.Errorf("cpus=%s: %+v", mode, b)
+			}
+			if reasons := Explain(machine, request, result)[i]; len(reasons) < 4 {
+				t.Errorf("cpus=%s: %q", mode, reasons)
+			}
+		}
 	}
 }

@@ -85,11 +85,11 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 	}
 	result.GPUs = s.stepGPUs(managed, result.Tasks)
 	s.deal(&result)
-	request, err := s.request(tasks, result)
+	layout, err := s.layout(tasks, result)
 	if err != nil {
 		return Result{}, err
 	}
-	plan := placement.Plan(s.Machine, request)
+	plan := placement.Plan(s.Machine, layout.Request())
 	result.Shares = plan.Shares
 	for i := range tasks {
 		outcome := &result.Tasks[i]
@@ -173,37 +173,34 @@ func (s *Step) policy() placement.Policy {
 	return policy
 }
 
-// request says what was granted. CPUs are those of the step's cpuset where
+// layout says what was granted. CPUs are those of the step's cpuset where
 // Slurm constrains cores, else those that its tasks were bound to together:
 // then nothing but their affinity says what the step was given.
-func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
-	request := placement.Request{Policy: s.policy()}
-	for gpu := range result.GPUs.All() {
-		request.GPUs = append(request.GPUs, gpu)
-	}
+func (s *Step) layout(tasks []Task, result Result) (Layout, error) {
+	layout := Layout{Policy: s.policy(), GPUs: result.GPUs}
 	// Slurm holds all tasks of a step to the same nodes and the same cpuset.
 	first := &tasks[0]
 	var err error
-	if request.Mems, err = cgroup.MemsAllowed(s.root, first.PID); err != nil {
-		return request, err
+	if layout.Mems, err = cgroup.MemsAllowed(s.root, first.PID); err != nil {
+		return layout, err
 	}
 	var cpuset idset.Set
 	if s.constrained.cores {
 		if cpuset, err = first.cgroup.CPUs(); err != nil {
 			s.log("cpuset of pid %d: %v: what its step was granted is taken from its tasks' affinity", first.PID, err)
 		}
-		request.CPUs = cpuset
+		layout.CPUs = cpuset
 	}
 	for i := range tasks {
 		if tasks[i].PID <= 0 { // 0 would be this very process
-			return request, fmt.Errorf("task %d: pid %d: slurmstepd has not told it", tasks[i].LocalID, tasks[i].PID)
+			return layout, fmt.Errorf("task %d: pid %d: slurmstepd has not told it", tasks[i].LocalID, tasks[i].PID)
 		}
 		cpus, err := affinity.Get(tasks[i].PID)
 		if err != nil {
-			return request, err
+			return layout, err
 		}
 		if cpuset.Empty() {
-			request.CPUs = request.CPUs.Or(cpus)
+			layout.CPUs = layout.CPUs.Or(cpus)
 		}
 		task := placement.Task{LocalID: tasks[i].LocalID, CPUs: cpus}
 		if !result.Tasks[i].ByEnvironment {
@@ -211,9 +208,9 @@ func (s *Step) request(tasks []Task, result Result) (placement.Request, error) {
 				task.GPUs = append(task.GPUs, gpu)
 			}
 		}
-		request.Tasks = append(request.Tasks, task)
+		layout.Tasks = append(layout.Tasks, task)
 	}
-	return request, nil
+	return layout, nil
 }
 
 // apply writes the task's cpuset and sets its affinity. Its memory policy only
