@@ -36,6 +36,18 @@ type Conf struct {
 	// SlurmdSpoolDir, with %h and %n as in the file. Not set: /var/spool/slurmd.
 	SlurmdSpoolDir string
 
+	// Prolog and Epilog are the programs of slurmd's, each can be named several
+	// times. Not set: none.
+	Prolog, Epilog []string
+
+	// PropagateResourceLimits and PropagateResourceLimitsExcept name limits of the
+	// submitting shell that tasks get or do not get, one of the two. Neither set:
+	// all of them.
+	PropagateResourceLimits, PropagateResourceLimitsExcept []string
+
+	// PlugStackConfig. Not set: plugstack.conf beside slurm.conf.
+	PlugStackConfig string
+
 	nodes []confNode
 }
 
@@ -102,6 +114,16 @@ func (c *Conf) set(pair confPair) {
 		c.SlurmdParameters = splitList(pair.value)
 	case "slurmdspooldir":
 		c.SlurmdSpoolDir = pair.value
+	case "prolog":
+		c.Prolog = append(c.Prolog, pair.value)
+	case "epilog":
+		c.Epilog = append(c.Epilog, pair.value)
+	case "propagateresourcelimits":
+		c.PropagateResourceLimits = splitList(pair.value)
+	case "propagateresourcelimitsexcept":
+		c.PropagateResourceLimitsExcept = splitList(pair.value)
+	case "plugstackconfig":
+		c.PlugStackConfig = pair.value
 	case "jobcontainertype", "namespacetype":
 		c.JobContainerType = pair.value
 	}
