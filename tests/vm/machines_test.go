@@ -60,6 +60,7 @@ func allTests() []tests {
 			{"User", testUser},
 			{"JobSettings", testJobSettings},
 			{"RefusedSettings", testRefusedSettings},
+			{"MPSUnit", testMPSUnit},
 		}},
 	}
 }

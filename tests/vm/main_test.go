@@ -18,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"gputune/tests/fakemps"
 	"gputune/tests/fakenvml"
 	"gputune/tests/vm/numavm"
 )
@@ -67,6 +68,9 @@ func build() error {
 			})
 	}
 	if _, err := fakenvml.Build(context.Background(), filepath.Join(tools, "nvml")); err != nil {
+		return err
+	}
+	if _, err := fakemps.Build(context.Background(), filepath.Join(tools, "mps")); err != nil {
 		return err
 	}
 	for _, argv := range commands {

@@ -36,16 +36,20 @@ mv "$dir/seen.new" "$dir/seen"
 until [ -e "$dir/go" ]; do sleep 0.3; done
 `
 
-// holdJob submits a job with these options of sbatch and returns when it runs.
-func (m *machine) holdJob(t *testing.T, options string) *batch {
+// asNobody before a command runs it as a user without privileges.
+const asNobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
+
+// holdJob submits a job with these options of sbatch and returns when it runs. as
+// is "" or asNobody.
+func (m *machine) holdJob(t *testing.T, as, options string) *batch {
 	t.Helper()
 	b := &batch{m: m, dir: "/tmp/held-job"}
-	m.must(t, "rm -rf "+b.dir+" && mkdir "+b.dir)
+	m.must(t, "rm -rf "+b.dir+" && mkdir -m 777 "+b.dir) // jobs of other users write there
 	m.put(t, b.dir+"/script", batchScript)
-	output := m.must(t, fmt.Sprintf(`id=$(sbatch --parsable -n1 -o %[1]s/out %[2]s %[1]s/script %[1]s) || exit
+	output := m.must(t, fmt.Sprintf(`id=$(%[3]ssbatch --parsable -n1 -D / -o %[1]s/out %[2]s %[1]s/script %[1]s) || exit
 echo $id
 for i in $(seq 300); do [ ! -e %[1]s/seen ] || { cat %[1]s/seen; exit 0; }; sleep 0.1; done
-scontrol show job $id; cat %[1]s/out; exit 1`, b.dir, options))
+scontrol show job $id; cat %[1]s/out; exit 1`, b.dir, options, as))
 	id, seen, _ := strings.Cut(output, "\n")
 	state, gpus, found := strings.Cut(strings.TrimSpace(seen), "gpus ")
 	if !found || gpus == "" {
@@ -122,7 +126,7 @@ func testJobSettings(t *testing.T, m *machine) {
 	before := m.gpuState(t)
 	m.checkAsBefore(t, before)
 
-	job := m.holdJob(t, asked)
+	job := m.holdJob(t, "", asked)
 	job.checkSettings(t, before, values)
 	m.must(t, restartSlurmd)
 	if now := m.gpuState(t); now != job.seen {
@@ -131,7 +135,7 @@ func testJobSettings(t *testing.T, m *machine) {
 	job.release(t)
 	m.checkAsBefore(t, before)
 
-	job = m.holdJob(t, asked)
+	job = m.holdJob(t, "", asked)
 	job.checkSettings(t, before, values)
 	m.must(t, "scancel "+job.id)
 	m.checkAsBefore(t, before)
