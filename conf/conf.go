@@ -44,6 +44,7 @@ type Config struct {
 	Memlock     Memlock             `toml:"gpu_memlock"`
 	Environment map[string]Template `toml:"environment"` // by the names of variables
 	Profiles    Profiles            `toml:"profile"`
+	Agent       Agent       `toml:"agent"`
 }
 
 // Paths are the places that a site may move.
@@ -158,6 +159,7 @@ func Default() Config {
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
 		MPS: MPS{Access: everybody(), Exclusive: true, ReadyDeadline: Duration(10 * time.Second)},
+		Agent: defaultAgent(),
 	}
 	defaultNode(&config)
 	return config
@@ -211,6 +213,9 @@ func read(path string) ([]byte, error) {
 	if !info.Mode().IsRegular() || info.Size() > maxSize {
 		return nil, fmt.Errorf("%s: want a regular file of %d bytes at most", path, maxSize)
 	}
+	if err := trust(file); err != nil {
+		return nil, err
+	}
 	return io.ReadAll(io.LimitReader(file, maxSize))
 }
 
@@ -218,7 +223,8 @@ func read(path string) ([]byte, error) {
 // names the file, the line and the key where there is one, and what would be
 // accepted. What is returned beside an error is the default configuration, but
 // for the paths that the file has all the same: whatever else is wrong in it,
-// what jobs have changed is to be found and put back.
+// what jobs have changed is to be found and put back. A file that others than
+// root may write is not read at all.
 func Load(path string) (Config, error) {
 	optional := path == ""
 	if optional {

@@ -53,7 +53,8 @@ func TestManPages(t *testing.T) {
 	}
 	for _, path := range there {
 		name := filepath.Base(path)
-		if !wanted[name] && !strings.HasPrefix(name, "gputune-prolog") && !strings.HasPrefix(name, "gputune-epilog") {
+		// The programs and files have pages that somebody wrote.
+		if !wanted[name] && filepath.Ext(name) != ".8" && filepath.Ext(name) != ".5" {
 			t.Errorf("%s: is no command's", path)
 		}
 	}

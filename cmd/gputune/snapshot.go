@@ -7,7 +7,7 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/nvml"
-	"gputune/internal/topology"
+	"gputune/internal/snapshot"
 )
 
 func snapshotCommand() *cobra.Command {
@@ -28,7 +28,7 @@ no longer fits the machine.`,
 			if output == "" {
 				output = string(site.Paths.Snapshot)
 			}
-			machine, err := topology.Read(string(site.Paths.Machine), topology.Options{NICs: true})
+			machine, err := snapshot.Take(string(site.Paths.Machine), output, nvml.New())
 			if err != nil {
 				return err
 			}
@@ -38,7 +38,7 @@ no longer fits the machine.`,
 			for _, warning := range machine.Warnings {
 				fmt.Fprintf(command.ErrOrStderr(), "gputune: %s\n", warning)
 			}
-			return topology.WriteSnapshot(string(site.Paths.Machine), output, machine)
+			return nil
 		},
 	}
 	configFlag(command, &config)

@@ -359,7 +359,7 @@ func TestClients(t *testing.T) {
 		b.must(c.Process.Kill()) // no daemon's: it is in its step
 		_ = c.Wait()
 		b.gone(s)
-		if want := fmt.Sprintf("job=%s process=\"process %d (cuda-client, user 64001, state S)\"", s.Job, c.Process.Pid); !strings.Contains(b.log.String(), want) {
+		if want := fmt.Sprintf("job=%s client=\"process %d (cuda-client, user 64001, state S)\"", s.Job, c.Process.Pid); !strings.Contains(b.log.String(), want) {
 			t.Errorf("no %q in the log: %s", want, b.log)
 		}
 	})

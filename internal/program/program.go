@@ -22,6 +22,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,7 +122,11 @@ func (p Program) Main(arguments []string) (status int) {
 	case p.Quick(h):
 		err = p.work(h, limit, p.Work)
 	default:
+		begin := time.Now()
 		err = p.supervise(h, *config, limit)
+		if noted := h.Finish(strings.TrimPrefix(p.Name, "gputune-"), time.Since(begin), err != nil); noted != nil {
+			fmt.Fprintf(h.Output, "not noted for the agent's metrics: %v\n", noted)
+		}
 	}
 	var said job.SaidError
 	if err != nil && !errors.As(err, &said) {

@@ -45,6 +45,9 @@ type Conf struct {
 	// PlugStackConfig. Not set: plugstack.conf beside slurm.conf.
 	PlugStackConfig string
 
+	// SlurmdSpoolDir, with %h and %n as in the file. Not set: /var/spool/slurmd.
+	SlurmdSpoolDir string
+
 	nodes []confNode
 }
 
@@ -119,6 +122,8 @@ func (c *Conf) set(pair confPair) {
 		c.PropagateResourceLimitsExcept = splitList(pair.value)
 	case "plugstackconfig":
 		c.PlugStackConfig = pair.value
+	case "slurmdspooldir":
+		c.SlurmdSpoolDir = pair.value
 	case "jobcontainertype", "namespacetype":
 		c.JobContainerType = pair.value
 	}

@@ -68,9 +68,45 @@ const char *option_value(const char *argument)
 	return argument && strcmp(argument, "(null)") != 0 ? argument : "";
 }
 
+/*
+ * Slurm prints what is here in a column of HELP_WIDTH, and breaks it at blanks.
+ * It lists the options of all plugins one after the other: each line says whose
+ * it is, and is filled up with blanks to end where Slurm breaks.
+ */
+#define HELP_WIDTH 50
+#define HELP_MARK "[gputune]"
+
+static void lay_out(struct text *text, const char *usage)
+{
+	size_t column = HELP_WIDTH;
+
+	while (*usage) {
+		size_t length = strcspn(usage, " ");
+
+		if (column + 1 + length >= HELP_WIDTH) {
+			for (; column < HELP_WIDTH; column++)
+				text_add(text, " ");
+			text_add(text, HELP_MARK);
+			column = strlen(HELP_MARK);
+		}
+		text_add(text, " ");
+		for (size_t i = 0; i < length; i++)
+			text_add(text, (char[]){ usage[i], '\0' });
+		column += 1 + length;
+		usage += length + strspn(usage + length, " ");
+	}
+}
+
+/* Slurm keeps copies of all that is in option. */
 void option_register(spank_t sp, struct spank_option *option)
 {
-	if (spank_option_register(sp, option) != ESPANK_SUCCESS)
+	struct spank_option marked = *option;
+	char usage[1024];
+	struct text text = text_in(usage, sizeof(usage));
+
+	lay_out(&text, option->usage);
+	marked.usage = usage;
+	if (spank_option_register(sp, &marked) != ESPANK_SUCCESS)
 		slurm_error("gputune: option --%s could not be registered: another plugin may have it", option->name);
 }
 
@@ -98,7 +134,7 @@ static struct spank_option option = {
 	.name = OPTION_NAME,
 	.arginfo = "[ITEM,...]",
 	.usage = "bind each task to the CPUs and memory near its GPUs: on, off, "
-		 "cpus=node|exclusive|core-complex|socket|none, mem=prefer|bind|interleave|none, "
+		 "cpus=node|exclusive|core-complex| socket|none, mem=prefer|bind|interleave|none, "
 		 "smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, strict, verbose, quiet",
 	.has_arg = 2,
 	.val = 0,

@@ -161,7 +161,7 @@ killed() { # its steps, at some point of their life
 	{
 		await /tmp/started.$id
 		sleep $((RANDOM % 2)).$((RANDOM % 10))
-		until [ -e /tmp/ended.$id ]; do scancel --signal=KILL $id; sleep 1; done
+		until [ -e /tmp/ended.$id ] || ! scancel --signal=KILL $id; do sleep 1; done # the job may die with its step
 	} >/dev/null 2>&1 &
 	echo $id
 }

@@ -17,7 +17,13 @@ import (
 // plugstack is the line that the README tells sites to add.
 const plugstack = "optional /usr/lib/gputune/spank_gputune.so"
 
-const commandTimeout = 2 * time.Minute
+// slurmConf are lines of slurm.conf for every machine: numbers of jobs that are
+// seen to be such, and no timeout on a busy host. Slurm forgets a job after five
+// minutes otherwise, which is before a test with many has asked how they ended.
+const slurmConf = "FirstJobId=4001\nMinJobAge=3600\nMessageTimeout=60\n"
+
+// commandTimeout is for a host that gives a machine a tenth of a CPU.
+const commandTimeout = 5 * time.Minute
 
 // machine is a virtual machine in which Slurm and gputune are installed.
 type machine struct {
@@ -28,44 +34,11 @@ type machine struct {
 	log    *strings.Builder
 }
 
-// test is one that has the machine for itself while it runs.
-type test struct {
-	name string
-	run  func(*testing.T, *machine)
-}
-
-// withoutExtern leaves out the extern step, which costs half a second of each job.
-// The jobs on memory-only nodes have it.
-const withoutExtern = "PROLOG_FLAGS=Alloc"
-
-// inMachines runs the tests, one after the other, in a machine of each suite. The
-// machines of several suites and topologies run at the same time, as many as
-// there are CPUs for: each is one thread. settings are variables of slurm-up.
-func inMachines(t *testing.T, topology, settings string, tests []test) {
-	t.Parallel()
-	for _, suite := range numavm.Suites() {
-		t.Run(string(suite), func(t *testing.T) {
-			t.Parallel()
-			m := start(t, suite, topology, settings)
-			for _, test := range tests {
-				t.Run(test.name, func(t *testing.T) {
-					m.log.Reset()
-					t.Cleanup(func() { m.explain(t) })
-					test.run(t, m)
-					m.checkLog(t)
-				})
-			}
-			m.log.Reset()
-			m.checkClean(t)
-		})
-	}
-}
-
 // start boots a machine and installs gputune in it as the README tells sites to.
-func start(t *testing.T, suite numavm.Suite, topology, settings string) *machine {
+func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	t.Helper()
 	needImage(t, suite)
-	topo, err := numavm.ParseTopology(topology)
+	topo, err := numavm.ParseTopology(tests.topology)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +54,8 @@ func start(t *testing.T, suite numavm.Suite, topology, settings string) *machine
 	m := &machine{VM: vm, suite: suite, log: &strings.Builder{}}
 	t.Cleanup(func() { m.explain(t) })
 	began := time.Now()
-	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' SLURM_EXTRA=FirstJobId=4001 slurm-up",
-		guestBuild, suite.Slurm(), settings, plugstack))
+	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' SLURM_EXTRA='%s' slurm-up && nvml-up",
+		guestBuild, suite.Slurm(), tests.settings, plugstack, slurmConf+tests.slurmConf))
 	var memoryOnly idset.Set
 	for id, n := range topo.Nodes {
 		if n.CPUs == "" {
@@ -104,8 +77,17 @@ func start(t *testing.T, suite numavm.Suite, topology, settings string) *machine
 		}
 		m.gpus[minor] = pci
 	}
-	t.Logf("%s: kernel %s, Slurm %s, booted in %.1f s, Slurm up in %.1f s", suite, vm.Kernel, suite.Slurm(), vm.Booted.Seconds(), time.Since(began).Seconds())
+	t.Logf("%s: kernel %s, Slurm %s, booted in %.1f s, Slurm up in %.1f s, %.1f s of CPU time", suite, vm.Kernel, suite.Slurm(), vm.Booted.Seconds(), time.Since(began).Seconds(), m.cpuTime(t).Seconds())
 	return m
+}
+
+func (m *machine) cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	used, err := m.CPUTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return used
 }
 
 // needImage builds the suite's image if there is none. Forky moves on by itself,

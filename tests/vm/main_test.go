@@ -9,6 +9,7 @@
 package vm
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	"gputune/tests/fakenvml"
 	"gputune/tests/vm/numavm"
 )
 
@@ -63,6 +65,9 @@ func build() error {
 				"-DSLURM_RELEASE=" + releaseNumber(suite.Slurm()), "-o", filepath.Join(tools, "namespace-"+suite.Slurm()+".so"),
 				"tests/vm/testdata/namespace.c",
 			})
+	}
+	if _, err := fakenvml.Build(context.Background(), filepath.Join(tools, "nvml")); err != nil {
+		return err
 	}
 	for _, argv := range commands {
 		cmd := exec.Command(argv[0], argv[1:]...)

@@ -11,18 +11,6 @@ import (
 	"gputune/internal/idset"
 )
 
-// Two nodes with CPUs and two of memory alone, as Grace Hopper has them; the
-// firmware does not say where the last GPU is.
-func TestMemoryOnlyNodes(t *testing.T) {
-	inMachines(t, "gh-nonode", "", []test{
-		{"Nodes", testMemoryOnlyNodes},
-		{"UnknownLocality", testUnknownLocality},
-		{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
-		{"NoLocalCPU", testNoLocalCPU},
-		{"User", testUser},
-	})
-}
-
 // No task comes to a node without CPUs, by whatever policy.
 func testMemoryOnlyNodes(t *testing.T, m *machine) {
 	var memoryOnly idset.Set

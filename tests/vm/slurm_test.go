@@ -46,6 +46,13 @@ func testSlurmChangesCpusets(t *testing.T, m *machine) {
 	m.waitIdle(t)
 }
 
+// Scripts that turn SlurmdParameters=contain_spank on, where there are no other
+// parameters, and off.
+const (
+	containSpank    = `cp /etc/slurm/slurm.conf /tmp/slurm.conf && echo SlurmdParameters=contain_spank >>/etc/slurm/slurm.conf && ` + restartSlurmd
+	notContainSpank = `cp /tmp/slurm.conf /etc/slurm/slurm.conf && ` + restartSlurmd
+)
+
 // SlurmdParameters=contain_spank runs the plugin's hooks in a process that is not
 // slurmstepd, in which no Go runtime lives: the step runs, and says that it is
 // not bound.
@@ -55,9 +62,9 @@ func testContainSpank(t *testing.T, m *machine) {
 	}
 	const srun = "srun -Q -n4 --gpus-per-task=1 "
 	plain := m.step(t, srun+"look-at-task 8")
-	m.must(t, "cp /etc/slurm/slurm.conf /tmp/slurm.conf && echo SlurmdParameters=contain_spank >>/etc/slurm/slurm.conf && "+restartSlurmd)
+	m.must(t, containSpank)
 	contained := m.steps(t, "", srun+policy{mem: "bind"}.option()+" look-at-task 8", srun+"--gpu-numa-bind=strict look-at-task 8")
-	m.must(t, "cp /tmp/slurm.conf /etc/slurm/slurm.conf && "+restartSlurmd)
+	m.must(t, notContainSpank)
 
 	o := contained[0]
 	if o.code != 0 || len(o.tasks) != 4 {

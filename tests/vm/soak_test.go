@@ -15,16 +15,18 @@ const soakVariable = "GPUTUNE_VM_SOAK"
 // Machine after machine: boot, Slurm up, bound steps. A hang anywhere in that is a
 // failure here, since every command has a timeout.
 func TestSoak(t *testing.T) {
-	t.Parallel()
+	times := variable(t, soakVariable, 0)
+	if times == 0 {
+		t.Skipf("set %s to the number of machines", soakVariable)
+	}
 	suites := numavm.Suites()
 	topologies := []string{"n2", "n4", "gh", "n4c", "n2-nonode"}
 	var slowest time.Duration
-	times := variable(t, soakVariable, 1)
 	for i := range times {
 		suite, topology := suites[(i+1)%len(suites)], topologies[(i+3)%len(topologies)]
 		began := time.Now()
 		ok := t.Run(string(suite)+"-"+topology, func(t *testing.T) {
-			m := start(t, suite, topology, "")
+			m := start(t, suite, tests{topology: topology})
 			for range 5 {
 				o := m.step(t, "srun -Q -n4 --gpus-per-task=1 "+policy{}.option()+" look-at-task 4")
 				m.check(t, o, policy{})

@@ -54,9 +54,10 @@ func (m *machine) steps(t *testing.T, allocation string, commands ...string) []o
 		fmt.Fprintf(&script, "step %s\n", command)
 	}
 	m.put(t, "/tmp/steps", script.String())
-	run := "/tmp/steps"
+	// All on one CPU is cheaper to emulate; tasks do not inherit it.
+	run := "taskset -c 0 /tmp/steps"
 	if allocation != "" {
-		run = "salloc -Q " + allocation + " /tmp/steps"
+		run = "taskset -c 0 salloc -Q " + allocation + " /tmp/steps"
 	}
 	output := m.must(t, "cat /tmp/steps >&2; "+run)
 	var outcomes []outcome

@@ -178,7 +178,7 @@ static void copy(size_t mib) {
 int main(int argc, char **argv) {
 	int number = 0, count;
 	double seconds = 0;
-	unsigned blocks = 0;
+	unsigned blocks = 1;
 	size_t mib = 0;
 	char line[256];
 	CUdevice device;

@@ -80,19 +80,27 @@ func writePidFile(path string, pid int) error {
 // startTime is when a process started, in clock ticks since boot: field 22 of /proc/<pid>/stat (proc_pid_stat(5)). With the
 // pid it names a process for good, where a pid alone may be given again.
 func startTime(pid int) (string, error) {
-	path := filepath.Join("/proc", strconv.Itoa(pid), "stat")
-	b, err := os.ReadFile(path)
+	fields, err := statFields(pid)
 	if err != nil {
 		return "", err
 	}
-	// Field 2 is the command in parentheses, and may hold spaces and parentheses itself.
-	rest := string(b[strings.LastIndexByte(string(b), ')')+1:])
-	fields := strings.Fields(rest)
-	const field = 22 - 3 // the first after the command is field 3
-	if len(fields) <= field {
-		return "", fmt.Errorf("%s %q: too few fields", path, b)
+	return fields[22-3], nil
+}
+
+// statFields are the fields of /proc/<pid>/stat from the third on, which is the first after the command, up to the start time
+// at least.
+func statFields(pid int) ([]string, error) {
+	path := filepath.Join("/proc", strconv.Itoa(pid), "stat")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
 	}
-	return fields[field], nil
+	// Field 2 is the command in parentheses, and may hold spaces and parentheses itself.
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(fields) <= 22-3 {
+		return nil, fmt.Errorf("%s %q: too few fields", path, b)
+	}
+	return fields, nil
 }
 
 // killLeftover kills the process that a pid file names, if it is still that process.

@@ -22,7 +22,7 @@ type patience struct {
 	kill    time.Duration // how long it may take to report a command that it was to kill
 }
 
-var usualPatience = patience{ping: 15 * time.Second, silence: 3 * time.Minute, kill: time.Minute}
+var usualPatience = patience{ping: 15 * time.Second, silence: 5 * time.Minute, kill: time.Minute}
 
 // session is one boot of a machine: from starting QEMU to its end.
 type session struct {

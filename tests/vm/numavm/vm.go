@@ -25,7 +25,7 @@ type Options struct {
 	Env []string
 	// CommandTimeout is for commands that give none; 0 is 5 minutes.
 	CommandTimeout time.Duration
-	// BootTimeout is for the time from starting QEMU to the guest's being ready; 0 is 5 minutes.
+	// BootTimeout is for the time from starting QEMU to the guest's being ready; 0 is 10 minutes.
 	BootTimeout time.Duration
 	// KernelArgs are added to the guest kernel's command line, such as numa_balancing=disable.
 	KernelArgs []string
@@ -39,7 +39,7 @@ type Options struct {
 
 const (
 	defaultCommandTimeout = 5 * time.Minute
-	defaultBootTimeout    = 5 * time.Minute
+	defaultBootTimeout    = 10 * time.Minute
 )
 
 // VM is a running machine. Close it.
