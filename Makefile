@@ -228,7 +228,10 @@ uninstall: ## put back what jobs changed, and remove what install put there, but
 
 # The packages are for the usual places, which are compiled into the shims. The
 # same commit gives the same bytes, wherever and whenever they are built.
-export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+ifndef SOURCE_DATE_EPOCH
+SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+endif
+export SOURCE_DATE_EPOCH
 RPM := $(BUILD)/gputune-$(VERSION)-$(PACKAGE_RELEASE).$(shell uname -m).rpm
 DEB := $(BUILD)/gputune_$(VERSION)-$(PACKAGE_RELEASE)_$(shell dpkg --print-architecture 2>/dev/null).deb
 

@@ -33,6 +33,9 @@ type Conf struct {
 	// share the node's mount namespace.
 	JobContainerType string
 
+	// SlurmdSpoolDir, with %h and %n as in the file. Not set: /var/spool/slurmd.
+	SlurmdSpoolDir string
+
 	// Prolog and Epilog are the programs of slurmd's, each can be named several
 	// times. Not set: none.
 	Prolog, Epilog []string
@@ -44,9 +47,6 @@ type Conf struct {
 
 	// PlugStackConfig. Not set: plugstack.conf beside slurm.conf.
 	PlugStackConfig string
-
-	// SlurmdSpoolDir, with %h and %n as in the file. Not set: /var/spool/slurmd.
-	SlurmdSpoolDir string
 
 	nodes []confNode
 }
@@ -112,6 +112,8 @@ func (c *Conf) set(pair confPair) {
 		c.PrologFlags = splitList(pair.value)
 	case "slurmdparameters":
 		c.SlurmdParameters = splitList(pair.value)
+	case "slurmdspooldir":
+		c.SlurmdSpoolDir = pair.value
 	case "prolog":
 		c.Prolog = append(c.Prolog, pair.value)
 	case "epilog":
@@ -122,8 +124,6 @@ func (c *Conf) set(pair confPair) {
 		c.PropagateResourceLimitsExcept = splitList(pair.value)
 	case "plugstackconfig":
 		c.PlugStackConfig = pair.value
-	case "slurmdspooldir":
-		c.SlurmdSpoolDir = pair.value
 	case "jobcontainertype", "namespacetype":
 		c.JobContainerType = pair.value
 	}

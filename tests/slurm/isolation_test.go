@@ -172,6 +172,8 @@ func TestReleases(t *testing.T) {
 			if !strings.Contains(result.Stdout, "ran") {
 				t.Errorf("stdout %q", result.Stdout)
 			}
+			must(t, other, "sbatch", "-W", "-n1", "-o", "/dev/null", "--wrap=true")
+			must(t, other, "salloc", "-Q", "-n1", "true")
 			help := must(t, other, "srun", "--help")
 			if got, want := strings.Contains(help.Stdout, "--gpu-numa-bind"), name == release; got != want {
 				t.Errorf("the option is there: %v, want %v", got, want)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gputune/tests/slurm/bed"
 	"gputune/tests/slurm/site"
@@ -142,5 +143,22 @@ func TestIncludedFile(t *testing.T) {
 	}
 	if result := srun(t, with, "-n1", "echo", "ran"); result.Stderr != "" || !strings.Contains(result.Stdout, "ran") {
 		t.Errorf("after a restart: %q, %q", result.Stdout, result.Stderr)
+	}
+}
+
+// Slurm drains a node whose Prolog is not there: why gputune is not removed while
+// slurm.conf names it.
+func TestPrologThatIsGone(t *testing.T) {
+	s := start(t, site.Options{Without: true, Bed: bed.Options{
+		Prolog: "/nonexistent/gputune-prolog", ExtraSlurmConf: []string{"PrologFlags=Alloc"},
+	}})
+	command := s.Command("srun", "-n1", "true")
+	command.Timeout = 10 * time.Second
+	if result, err := command.Run(t.Context()); err == nil && result.Code == 0 {
+		t.Errorf("the job ran: %v", result)
+	}
+	state, reason, err := s.NodeState(t.Context())
+	if err != nil || !strings.Contains(state, "drain") {
+		t.Errorf("the node is %q (%s), %v", state, reason, err)
 	}
 }
