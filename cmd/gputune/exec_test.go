@@ -112,6 +112,17 @@ func TestExecSays(t *testing.T) {
 	if err != nil || string(output) != want {
 		t.Errorf("%q, %v, want %q", output, err, want)
 	}
+	// What it has counts as granted, and a launcher that gave too little is named.
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	narrow := gputune(t, nil)
+	narrow.Path, narrow.Args = "/usr/bin/taskset", []string{"taskset", "-c", "0", self, "exec", "--config", config, "--gpus=2", "--bind=mem=none", "--", "sh", "-c", "echo $GPUTUNE_CPUS $GPUTUNE_LOCALITY"}
+	output, err = narrow.CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "srun --cpu-bind=none") || !strings.HasSuffix(string(output), "\n0 remote\n") {
+		t.Errorf("bound to CPU 0: %q, %v", output, err)
+	}
 	// Off means off.
 	output, err = gputune(t, nil, "exec", "--config", config, "--bind", "off", "--", "sh", "-c", "echo x$GPUTUNE_CPUS").CombinedOutput()
 	if err != nil || string(output) != "x\n" {

@@ -237,3 +237,22 @@ func TestMPSServers(t *testing.T) {
 		t.Errorf("no process at all: %q", got)
 	}
 }
+
+// What a comparison rests on is said where the source states less.
+func TestComparisonSaysWhatItLacks(t *testing.T) {
+	const remark = "Packages or cores are not stated"
+	if text := output(t, "plan", "--compare", "--topology", render(t, "demo-dual")); strings.Contains(text, remark) {
+		t.Errorf("everything is stated:\n%s", text)
+	}
+	file := filepath.Join(t.TempDir(), "node.txt")
+	table := "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-7\t0\nGPU1\tSYS\t X \t8-15\t1\n"
+	if err := os.WriteFile(file, []byte(table), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	text := output(t, "plan", "--compare", "--gpus-per-task=1", "--topology", file)
+	for _, part := range []string{remark, "1     1     1        8-15  prefer 1  local", file + " (nvidia-smi): 2 tasks"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("want %q in\n%s", part, text)
+		}
+	}
+}

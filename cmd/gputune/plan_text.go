@@ -119,6 +119,9 @@ func (t planText) writeComparison(w io.Writer) error {
 	if err := sums.Write(w, t.colours); err != nil {
 		return err
 	}
+	if len(t.machine.Packages) == 0 || len(t.machine.Cores) == 0 {
+		fmt.Fprintln(w, "\nPackages or cores are not stated: each CPU counts as a core, and all as one package.")
+	}
 	each := table.Table{Head: []string{"TASK", "OF NODE"}}
 	for _, way := range t.ways {
 		each.Head = append(each.Head, strings.TrimPrefix(strings.TrimPrefix(way.Name, "torchrun "), "slurm "))

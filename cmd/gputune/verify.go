@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -15,7 +13,6 @@ import (
 )
 
 func verifyCommand() *cobra.Command {
-	var format string
 	var self bool
 	command := &cobra.Command{
 		Use:   "verify [JOB | PID | --self]",
@@ -26,24 +23,21 @@ argument, all tasks on this node; with a number, the job's, or that process and
 what is below it; with --self, the process that runs this and what is below it.
 Exit status 0 if all is as planned, 1 if not.`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(command *cobra.Command, arguments []string) error {
-			if format != "text" && format != "json" {
-				return refusal{fmt.Errorf("--format %q: want text or json", format)}
-			}
-			which := ""
-			switch {
-			case self && len(arguments) > 0:
-				return refusal{errors.New("--self: takes no job and no process beside it")}
-			case self:
-				which = strconv.Itoa(os.Getppid())
-			case len(arguments) > 0:
-				which = arguments[0]
-			}
-			return runVerify(verify.This(), command.OutOrStdout(), which, self, format)
-		},
 	}
-	command.Flags().StringVar(&format, "format", "text", "`FORMAT`: text or json")
+	format := formatFlag(command, formatText, formatJSON)
 	command.Flags().BoolVar(&self, "self", false, "the process that runs this, such as a job's script")
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		which := ""
+		switch {
+		case self && len(arguments) > 0:
+			return refusal{errors.New("--self: takes no job and no process beside it")}
+		case self:
+			which = strconv.Itoa(os.Getppid())
+		case len(arguments) > 0:
+			which = arguments[0]
+		}
+		return runVerify(verify.This(), command.OutOrStdout(), which, self, format.value)
+	}
 	return command
 }
 
@@ -56,10 +50,8 @@ func runVerify(host verify.Host, w io.Writer, which string, process bool, format
 	if err != nil {
 		return err
 	}
-	if format == "json" {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(checked)
+	if format == formatJSON {
+		err = writeJSON(w, checked)
 	} else {
 		err = checked.Write(w)
 	}

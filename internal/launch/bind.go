@@ -69,7 +69,7 @@ func (p Process) Bind() (Bound, error) {
 		case placement.NoGPU:
 			text = "no GPU is visible to it: want --gpus or a CUDA_VISIBLE_DEVICES that names one"
 		case placement.RemoteCPUs:
-			text += "; launchers that bind themselves (srun --cpu-bind=none, mpirun --bind-to none do not) leave no others"
+			text += "; if its launcher bound it: want srun --cpu-bind=none, mpirun --bind-to none"
 		}
 		b.Warnings = append(b.Warnings, text)
 	}

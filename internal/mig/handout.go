@@ -2,7 +2,6 @@ package mig
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -22,7 +21,7 @@ const maxHandout = 64 << 10
 
 // uuidForm is that of UUIDs in messages and files: nothing in it has a meaning to
 // a shell, a path or a list.
-var uuidForm = regexp.MustCompile(`^(GPU|MIG)-[0-9A-Za-z-]{1,60}$`)
+var uuidForm = pattern(`^(GPU|MIG)-[0-9A-Za-z-]{1,60}$`)
 
 // String returns a line "gpu GPU-… MIG-…,MIG-…" for each GPU.
 func (h Handout) String() string {
@@ -48,7 +47,7 @@ func ParseHandout(text string) (Handout, error) {
 		}
 		d := Devices{GPU: words[1], UUIDs: strings.Split(words[2], ",")}
 		for i, uuid := range append([]string{d.GPU}, d.UUIDs...) {
-			if kind := strings.HasPrefix(uuid, "GPU-"); !uuidForm.MatchString(uuid) || kind != (i == 0) || seen[uuid] {
+			if kind := strings.HasPrefix(uuid, "GPU-"); !uuidForm().MatchString(uuid) || kind != (i == 0) || seen[uuid] {
 				return nil, fmt.Errorf("MIG devices: %.80q: want UUIDs, of a GPU and then of MIG devices, once each", uuid)
 			}
 			seen[uuid] = true

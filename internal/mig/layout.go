@@ -23,7 +23,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,8 +156,8 @@ const (
 // The forms of names and places. NVIDIA's names are "1g.18gb" with attributes
 // such as "+me", "-me", "+gfx", "+me.all", and "1c." before them for a part.
 var (
-	profileForm = regexp.MustCompile(`^(?:[1-9][0-9]?c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[+-][a-z][a-z.]{0,15}){0,4}$`)
-	placeForm   = regexp.MustCompile(`^(0|[1-9][0-9]?):([1-9][0-9]?)$`)
+	profileForm = pattern(`^(?:[1-9][0-9]?c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb(?:[+-][a-z][a-z.]{0,15}){0,4}$`)
+	placeForm   = pattern(`^(0|[1-9][0-9]?):([1-9][0-9]?)$`)
 )
 
 // ParseLayout reads what Layout.String has written. The text comes from a file
@@ -236,8 +235,8 @@ func parseInstance(text string) (Instance, error) {
 // parsePlaced reads "1g.18gb@0:1".
 func parsePlaced(text string) (string, Placement, error) {
 	profile, at, _ := strings.Cut(text, "@")
-	place := placeForm.FindStringSubmatch(at)
-	if !profileForm.MatchString(profile) || place == nil {
+	place := placeForm().FindStringSubmatch(at)
+	if !profileForm().MatchString(profile) || place == nil {
 		return "", Placement{}, errors.New("want PROFILE@START:SIZE")
 	}
 	start, err := strconv.Atoi(place[1])

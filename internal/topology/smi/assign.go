@@ -10,7 +10,7 @@ func (t *table) assign() {
 	tabs, titles := true, true // whether rows with all values are laid out like that
 	complete := 0
 	for name, r := range t.rows {
-		if t.isMarkdown() || !gpuName.MatchString(name) || len(r.words) == 0 {
+		if t.isMarkdown() || !gpuName().MatchString(name) || len(r.words) == 0 {
 			continue
 		}
 		if len(r.words) != len(t.columns) {

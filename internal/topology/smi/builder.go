@@ -77,7 +77,7 @@ func (b *builder) gpus() ([]gpu, error) {
 	var gpus []gpu
 	var absent, ambiguous []string
 	for _, name := range b.table.devices {
-		match := gpuName.FindStringSubmatch(name)
+		match := gpuName().FindStringSubmatch(name)
 		if match == nil {
 			continue
 		}

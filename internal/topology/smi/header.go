@@ -1,7 +1,6 @@
 package smi
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -34,7 +33,7 @@ type header struct {
 
 func (h *header) isMarkdown() bool { return h.cells != nil }
 
-var gpuName = regexp.MustCompile(`^GPU(0|[1-9][0-9]{0,3})$`)
+var gpuName = pattern(`^GPU(0|[1-9][0-9]{0,3})$`)
 
 // maxDevices bounds the columns of a matrix.
 const maxDevices = 1024
@@ -48,7 +47,7 @@ func parseHeader(line string, number int) *header {
 		}
 	}
 	words := tokens(strings.ReplaceAll(line, "|", " "))
-	first := slices.IndexFunc(words, func(w token) bool { return gpuName.MatchString(w.text) })
+	first := slices.IndexFunc(words, func(w token) bool { return gpuName().MatchString(w.text) })
 	if first < 0 {
 		return nil
 	}
@@ -110,7 +109,7 @@ func (h *header) plausible() bool {
 		if isLink(name) {
 			return false
 		}
-		if len(h.columns) == 0 && !gpuName.MatchString(name) && !strings.ContainsAny(name, "0123456789") {
+		if len(h.columns) == 0 && !gpuName().MatchString(name) && !strings.ContainsAny(name, "0123456789") {
 			return false
 		}
 	}
@@ -123,7 +122,7 @@ func parseMarkdownHeader(line string, number int) *header {
 	h := &header{line: number, cells: make(map[int]column), name: -1}
 	cells := splitCells(line)
 	for i, cell := range cells {
-		if gpuName.MatchString(cell) {
+		if gpuName().MatchString(cell) {
 			h.name = i - 1
 			break
 		}

@@ -1,7 +1,6 @@
 package smi
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -13,9 +12,9 @@ type identity struct{ pci, uuid, model string }
 
 var (
 	// "nvidia-smi -L"
-	listedGPU = regexp.MustCompile(`\bGPU ([0-9]{1,4}): (.{1,100}) \(UUID: (GPU-[0-9a-fA-F-]{36})\)`)
+	listedGPU = pattern(`\bGPU ([0-9]{1,4}): (.{1,100}) \(UUID: (GPU-[0-9a-fA-F-]{36})\)`)
 	// "nvidia-smi --query-gpu=index,pci.bus_id --format=csv,noheader"
-	queriedGPU = regexp.MustCompile(`^ *([0-9]{1,4}), *([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$`)
+	queriedGPU = pattern(`^ *([0-9]{1,4}), *([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$`)
 )
 
 // identities finds what other commands of nvidia-smi, printed beside the
@@ -27,12 +26,12 @@ func identities(lines []string) map[int]identity {
 			continue
 		}
 		if strings.Contains(line, "(UUID: ") {
-			if match := listedGPU.FindStringSubmatch(line); match != nil {
+			if match := listedGPU().FindStringSubmatch(line); match != nil {
 				gpu := found[number(match[1])]
 				gpu.model, gpu.uuid = match[2], match[3]
 				found[number(match[1])] = gpu
 			}
-		} else if match := queriedGPU.FindStringSubmatch(line); match != nil {
+		} else if match := queriedGPU().FindStringSubmatch(line); match != nil {
 			if pci, err := topology.NormalizePCI(match[2]); err == nil {
 				gpu := found[number(match[1])]
 				gpu.pci = pci

@@ -1,7 +1,6 @@
 package smi
 
 import (
-	"regexp"
 	"strings"
 )
 
@@ -11,13 +10,13 @@ const longestLine = 1 << 16
 
 // escapes are terminal control sequences; nvidia-smi underlines the header even
 // in a pipe. The second form is what is left where the ESC byte was lost.
-var escapes = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\\[[0-9]{0,2}(?:;[0-9]{1,2})*m")
+var escapes = pattern("\x1b\\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\\[[0-9]{0,2}(?:;[0-9]{1,2})*m")
 
 // clean removes what a terminal would not show.
 func clean(line string) string {
 	line = strings.TrimRight(line, "\r\n")
 	if strings.ContainsAny(line, "\x1b[") {
-		line = escapes.ReplaceAllString(line, "")
+		line = escapes().ReplaceAllString(line, "")
 	}
 	return strings.ReplaceAll(line, "\u00a0", " ")
 }
@@ -59,7 +58,7 @@ func tokens(line string) []token {
 
 // leadingLink matches what nvidia-smi prints between two devices. SOC is what
 // drivers before 384 called SYS.
-var leadingLink = regexp.MustCompile(`^(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV[0-9]{1,3})`)
+var leadingLink = pattern(`^(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV[0-9]{1,3})`)
 
 // splitLinks takes n links off the words of a row. Where a cell is too wide for
 // its column, words run into each other: "NODEPXB" is two links, and "PH0-115"
@@ -69,7 +68,7 @@ func splitLinks(words []token, n int) (links []string, rest []token, end int) {
 	rest = words
 	for len(links) < n && len(rest) > 0 {
 		word := rest[0]
-		link := leadingLink.FindString(word.text)
+		link := leadingLink().FindString(word.text)
 		if link == "" && len(word.text) > 2 && strings.HasPrefix(word.text, "PH") && isDigit(word.text[2]) {
 			link = "PH"
 		}
@@ -90,6 +89,6 @@ func splitLinks(words []token, n int) (links []string, rest []token, end int) {
 	return links, rest, end
 }
 
-func isLink(word string) bool { return word != "" && leadingLink.FindString(word) == word }
+func isLink(word string) bool { return word != "" && leadingLink().FindString(word) == word }
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }

@@ -2,7 +2,6 @@ package smi
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -22,19 +21,19 @@ type host struct {
 }
 
 // lscpuLine matches "On-line CPU(s) list: 0-255" and "NUMA node3 CPU(s): 48-63".
-var lscpuLine = regexp.MustCompile(`(On-line CPU\(s\) list|Off-line CPU\(s\) list|NUMA node([0-9]{1,4}) CPU\(s\)):[ \t]*([^ \t]*)[ \t]*$`)
+var lscpuLine = pattern(`(On-line CPU\(s\) list|Off-line CPU\(s\) list|NUMA node([0-9]{1,4}) CPU\(s\)):[ \t]*([^ \t]*)[ \t]*$`)
 
 // oneThread matches "Thread(s) per core:  1": then each CPU is a core.
-var oneThread = regexp.MustCompile(`^\s*Thread\(s\) per core:\s*1\s*$`)
+var oneThread = pattern(`^\s*Thread\(s\) per core:\s*1\s*$`)
 
 func (h *host) lscpu(line string, number int) error {
-	if oneThread.MatchString(line) {
+	if oneThread().MatchString(line) {
 		h.single = true
 	}
 	if !strings.Contains(line, "CPU(s)") {
 		return nil
 	}
-	found := lscpuLine.FindStringSubmatch(line)
+	found := lscpuLine().FindStringSubmatch(line)
 	if found == nil {
 		return nil
 	}

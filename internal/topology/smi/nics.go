@@ -19,7 +19,7 @@ func (b *builder) nics(m *topology.Machine) {
 	}
 	var lost []string
 	for at, name := range b.table.devices {
-		if gpuName.MatchString(name) {
+		if gpuName().MatchString(name) {
 			continue
 		}
 		nic := topology.NIC{Names: []string{name}, NUMANode: -1}

@@ -2,7 +2,6 @@ package smi
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -11,10 +10,10 @@ import (
 )
 
 var (
-	numactlCPUs     = regexp.MustCompile(`\bnode ([0-9]{1,4}) cpus:([ 0-9]*)$`)
-	numactlSize     = regexp.MustCompile(`\bnode ([0-9]{1,4}) size: ([0-9]{1,12}) MB$`)
-	numactlHeading  = regexp.MustCompile(`\bnode((?: +[0-9]{1,4})+)$`)
-	numactlDistance = regexp.MustCompile(`\b([0-9]{1,4}):((?: +[0-9]{1,5})+)$`)
+	numactlCPUs     = pattern(`\bnode ([0-9]{1,4}) cpus:([ 0-9]*)$`)
+	numactlSize     = pattern(`\bnode ([0-9]{1,4}) size: ([0-9]{1,12}) MB$`)
+	numactlHeading  = pattern(`\bnode((?: +[0-9]{1,4})+)$`)
+	numactlDistance = pattern(`\b([0-9]{1,4}):((?: +[0-9]{1,5})+)$`)
 )
 
 // numactl reads the lines of "numactl --hardware". columns are the nodes of
@@ -22,7 +21,7 @@ var (
 func (h *host) numactl(line string, number int, columns *[]int) error {
 	line = strings.TrimRight(line, " \t")
 	if *columns != nil {
-		if found := numactlDistance.FindStringSubmatch(line); found != nil {
+		if found := numactlDistance().FindStringSubmatch(line); found != nil {
 			return h.addDistances(found[1], strings.Fields(found[2]), *columns, number)
 		}
 		*columns = nil
@@ -30,7 +29,7 @@ func (h *host) numactl(line string, number int, columns *[]int) error {
 	if !strings.Contains(line, "node ") {
 		return nil
 	}
-	if found := numactlCPUs.FindStringSubmatch(line); found != nil {
+	if found := numactlCPUs().FindStringSubmatch(line); found != nil {
 		var cpus idset.Set
 		for _, field := range strings.Fields(found[2]) {
 			cpu, err := topology.ParseList(field)
@@ -41,7 +40,7 @@ func (h *host) numactl(line string, number int, columns *[]int) error {
 		}
 		return h.addNode(found[1], cpus, number)
 	}
-	if found := numactlSize.FindStringSubmatch(line); found != nil {
+	if found := numactlSize().FindStringSubmatch(line); found != nil {
 		id, err := nodeID(found[1], number)
 		if err != nil {
 			return err
@@ -49,7 +48,7 @@ func (h *host) numactl(line string, number int, columns *[]int) error {
 		h.memory[id], err = strconv.ParseInt(found[2], 10, 64)
 		return err
 	}
-	if found := numactlHeading.FindStringSubmatch(line); found != nil {
+	if found := numactlHeading().FindStringSubmatch(line); found != nil {
 		for _, field := range strings.Fields(found[1]) {
 			id, err := nodeID(field, number)
 			if err != nil {

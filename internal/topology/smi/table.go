@@ -2,7 +2,6 @@ package smi
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -13,7 +12,7 @@ type table struct {
 	legend map[string]string // "NIC0": "mlx5_0"
 }
 
-var legendLine = regexp.MustCompile(`\b(NIC[0-9]{1,4}): *([A-Za-z][A-Za-z0-9_.-]*)\s*$`)
+var legendLine = pattern(`\b(NIC[0-9]{1,4}): *([A-Za-z][A-Za-z0-9_.-]*)\s*$`)
 
 // findTable returns the first matrix that says something about CPUs or nodes,
 // or the first one; nil if there is none. Lines that belong to none, such as
@@ -36,7 +35,7 @@ func findTable(lines []string) (*table, error) {
 				current.rows[r.name] = r
 				continue
 			}
-			if found := legendLine.FindStringSubmatch(line); found != nil {
+			if found := legendLine().FindStringSubmatch(line); found != nil {
 				if _, ok := current.legend[found[1]]; !ok {
 					current.legend[found[1]] = found[2]
 				}
