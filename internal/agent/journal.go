@@ -38,23 +38,21 @@ func (h journalHandler) Handle(_ context.Context, r slog.Record) error {
 	fields := map[string]string{}
 	message := r.Message
 	separator := ": "
-	add := func(a slog.Attr) bool {
+	attrs := append([]slog.Attr{}, h.attrs...)
+	r.Attrs(func(a slog.Attr) bool {
+		a.Key = h.group + a.Key
+		attrs = append(attrs, a)
+		return true
+	})
+	for _, a := range attrs {
 		value := a.Value.Resolve().String()
 		if value == "" {
-			return true
+			continue
 		}
 		fields[field(a.Key)] = value
 		message += fmt.Sprintf("%s%s %s", separator, a.Key, value)
 		separator = ", "
-		return true
 	}
-	for _, a := range h.attrs {
-		add(a)
-	}
-	r.Attrs(func(a slog.Attr) bool {
-		a.Key = h.group + a.Key
-		return add(a)
-	})
 	return h.send(message, priority(r.Level), fields)
 }
 

@@ -71,7 +71,7 @@ func Serve(ctx context.Context, host *job.Host, nvml topology.NVML, in io.Reader
 	var err error
 	switch work.Role {
 	case RoleRestore:
-		answer, err = restore(ctx, host, work.Jobs)
+		answer = restore(ctx, host, work.Jobs)
 	case RoleHeld:
 		answer, err = held(ctx, host)
 	case RoleSnapshot:
@@ -85,8 +85,9 @@ func Serve(ctx context.Context, host *job.Host, nvml topology.NVML, in io.Reader
 	return json.NewEncoder(out).Encode(answer)
 }
 
-// restore puts back what the jobs hold, unless one shows on the node again.
-func restore(ctx context.Context, host *job.Host, jobs []string) (Restored, error) {
+// restore puts back what the jobs hold, unless one shows on the node again. What
+// went wrong is in the answer, beside what was done.
+func restore(ctx context.Context, host *job.Host, jobs []string) Restored {
 	alive := func(id string) bool {
 		if !slices.Contains(jobs, id) {
 			return true
@@ -108,7 +109,7 @@ func restore(ctx context.Context, host *job.Host, jobs []string) (Restored, erro
 	if err := errors.Join(append(errs, err)...); err != nil {
 		answer.Error = err.Error()
 	}
-	return answer, nil
+	return answer
 }
 
 // jobsHere looks which jobs are on this node.

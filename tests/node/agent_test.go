@@ -238,6 +238,27 @@ func TestAgentService(t *testing.T) {
 	}
 }
 
+// What cannot be put back stays in the ledger, is said, and is tried again.
+func TestAgentCannotRestore(t *testing.T) {
+	n := withAgent(t, "")
+	before := n.state(t)
+	n.prolog(t, Job{ID: agentJob + 10, GPUs: "0", Options: one("gpu-power", "500")})
+	if err := n.NVML.SetFaults(t.Context(), fakenvml.Fault{Call: "SetPowerManagementLimit", Error: "NO_PERMISSION"}); err != nil {
+		t.Fatal(err)
+	}
+	if output := n.agentOnce(t, 1); !strings.Contains(output, "action=failed") || strings.Count(output, "power.limit") < 2 {
+		t.Errorf("not said:\n%s", output)
+	}
+	if left, err := n.Left(); err != nil || len(left) != 2 { // record and report
+		t.Errorf("left %v, %v", left, err)
+	}
+	if err := n.NVML.SetFaults(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.agentOnce(t, 0)
+	n.wantClean(t, before)
+}
+
 // The service manager hears that the agent is ready, alive, reading its
 // configuration again, and stopping.
 func TestAgentSystemd(t *testing.T) {
@@ -359,6 +380,31 @@ func TestAgentDriverHangs(t *testing.T) {
 	}
 	if err := agent.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, output())
+	}
+}
+
+// systemd understands every line of the unit file.
+func TestUnitFile(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip(err)
+	}
+	top, err := tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(top, "conf/gputuned.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "gputuned.service")
+	text = []byte(strings.ReplaceAll(string(text), "@sbindir@", filepath.Join(top, "build/bin")))
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	output, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
+	if err != nil || strings.Contains(string(output), "gputuned.service") {
+		t.Errorf("%v\n%s", err, output)
 	}
 }
 
