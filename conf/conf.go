@@ -44,7 +44,7 @@ type Config struct {
 	Memlock     Memlock             `toml:"gpu_memlock"`
 	Environment map[string]Template `toml:"environment"` // by the names of variables
 	Profiles    Profiles            `toml:"profile"`
-	Agent       Agent       `toml:"agent"`
+	Agent       Agent               `toml:"agent"`
 }
 
 // Paths are the places that a site may move.
@@ -158,7 +158,7 @@ func Default() Config {
 			Access: everybody(),
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
-		MPS: MPS{Access: everybody(), Exclusive: true, ReadyDeadline: Duration(10 * time.Second)},
+		MPS:   MPS{Access: everybody(), Exclusive: true, ReadyDeadline: Duration(10 * time.Second)},
 		Agent: defaultAgent(),
 	}
 	defaultNode(&config)

@@ -358,10 +358,10 @@ func TestMPSKilledAtEverySystemCall(t *testing.T) {
 	tried := 0
 	for _, k := range []killing{
 		{name: "Prolog", from: before, prepare: nothing, command: prolog, only: parent, after: ended},
-		{name: "Prolog and its child at once", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, each: sparse(4), after: ended},
-		{name: "and then the next job", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, each: sparse(20), after: next},
+		{name: "Prolog and its child at once", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, each: sparse(16), after: ended},
+		{name: "and then the next job", from: before, prepare: nothing, command: prolog, only: child, with: []int{0}, each: sparse(40), after: next},
 		{
-			name: "Prolog's child alone", from: before, prepare: nothing, command: prolog, only: child, each: sparse(10),
+			name: "Prolog's child alone", from: before, prepare: nothing, command: prolog, only: child, each: sparse(30),
 			after: func(n *Node, got trace) error {
 				if got.processes[0].status != 0 {
 					return fmt.Errorf("gputune-prolog ended with %#x", got.processes[0].status)
@@ -381,7 +381,7 @@ func TestMPSKilledAtEverySystemCall(t *testing.T) {
 			},
 		},
 		{name: "Epilog", from: before, prepare: running, command: epilog, only: parent, after: back},
-		{name: "Epilog and its child at once", from: before, prepare: running, command: epilog, only: child, with: []int{0}, each: sparse(40), after: back},
+		{name: "Epilog and its child at once", from: before, prepare: running, command: epilog, only: child, with: []int{0}, each: sparse(80), after: back},
 	} {
 		t.Run(k.name, func(t *testing.T) { tried += k.everywhere(t, nodes) })
 	}
