@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"gputune/internal/idset"
+	"gputune/internal/topology"
 	"gputune/tests/slurm/bed"
 	"gputune/tests/slurm/site"
 )
@@ -72,6 +74,39 @@ func TestMIG(t *testing.T) {
 	result = ran(t, s, "srun", "-n1", "--gpus=1", "--gpu-mig=all", "true")
 	if result.Code == 0 || !strings.Contains(result.Stderr, `--gpu-mig: "all": want PROFILE[:N]`) {
 		t.Errorf("at submission: %v", result)
+	}
+}
+
+// Seven tasks have a seventh of a GPU each, and all of them the CPUs and the
+// memory near that GPU. Mixed layouts, too.
+func TestMIGOfSeven(t *testing.T) {
+	s := startSettings(t, "")
+	for layout, devices := range map[string]int{"1g.18gb:7": 7, "3g.71gb+2g.35gb:2": 3} {
+		result := must(t, s.Site, "srun", "-n7", "-O", "--gpus=1", "--gpu-mig="+layout, "--gpu-numa-bind=quiet", "sh", "-c",
+			`echo "$CUDA_VISIBLE_DEVICES $GPUTUNE_GPUS $GPUTUNE_CPUS $GPUTUNE_MEMS $GPUTUNE_LOCALITY"`)
+		seen := map[string]bool{}
+		tasks := 0
+		for line := range strings.Lines(result.Stdout) {
+			words := strings.Fields(line)
+			if len(words) != 5 {
+				t.Fatalf("%s: %q, %q", layout, line, result.Stderr)
+			}
+			tasks++
+			seen[words[0]] = true
+			i := slices.IndexFunc(s.Machine.GPUs, func(gpu topology.GPU) bool { return gpu.PCI == words[1] })
+			if i < 0 {
+				t.Fatalf("%s: no GPU %s", layout, words[1])
+			}
+			gpu := s.Machine.GPUs[i]
+			cpus, err := idset.Parse(words[2])
+			if err != nil || cpus.Empty() || !cpus.SubsetOf(gpu.CPUs) || words[3] != gpu.Nodes.String() || words[4] != "local" {
+				t.Errorf("%s: a task has %v (%v); its GPU is near CPUs %s, node %s", layout, words, err, gpu.CPUs, gpu.Nodes)
+			}
+		}
+		if tasks != 7 || len(seen) != devices {
+			t.Errorf("%s: %d tasks with %d devices, want 7 with %d: %q", layout, tasks, len(seen), devices, result.Stdout)
+		}
+		s.wantClean(t)
 	}
 }
 
