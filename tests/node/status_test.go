@@ -85,8 +85,13 @@ func TestRestore(t *testing.T) {
 	n.prolog(t, Job{ID: 2, GPUs: "1", Options: all()})
 	n.prolog(t, Job{ID: 3, GPUs: "2", Options: one("gpu-power", "1")})
 
-	for _, wrong := range [][]string{{"restore"}, {"restore", "--job=1", "--all"}, {"restore", "--job=x"}, {"restore", "--job=-1"}} {
+	// What has another form or another number of a job than there can be is 3, as
+	// for each command.
+	for _, wrong := range [][]string{{"restore"}, {"restore", "--job=1", "--all"}} {
 		n.gputune(t, 1, wrong...)
+	}
+	for _, wrong := range [][]string{{"restore", "--job=x"}, {"restore", "--job=-1"}} {
+		n.gputune(t, 3, wrong...)
 	}
 	n.gputune(t, 3, "restore", "--job=0")
 	output := n.gputune(t, 0, "restore", "--job=2")
