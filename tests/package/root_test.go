@@ -41,7 +41,7 @@ func newRoot(t *testing.T) *root {
 		"dev", "etc", "opt", "proc", "run", "tmp", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "var/lib/dpkg/info",
 		"var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/log", "var/lib/rpm", "var/tmp",
 		// Folders of the system's own packages.
-		"usr/share/doc", "usr/share/licenses", "usr/share/man/man5", "usr/share/man/man8", "usr/share/man/man1", "usr/share/zsh/site-functions",
+		"usr/share/doc", "usr/share/licenses", "usr/share/man/man5", "usr/share/man/man8", "usr/share/man/man1", "usr/share/man/man7", "usr/lib/systemd/system", "usr/share/zsh/site-functions",
 		"usr/share/bash-completion/completions", "usr/share/fish/vendor_completions.d",
 	} {
 		r.mkdir(t, folder)
@@ -49,7 +49,7 @@ func newRoot(t *testing.T) *root {
 	// dpkg takes folders along that nothing else is in.
 	for _, name := range []string{
 		"etc/hostname", "usr/share/doc/base", "usr/share/licenses/base", "usr/share/man/man5/base", "usr/share/man/man8/base",
-		"usr/share/man/man1/base", "usr/share/bash-completion/completions/base", "usr/share/fish/vendor_completions.d/base",
+		"usr/share/man/man1/base", "usr/share/man/man7/base", "usr/lib/systemd/system/base", "usr/share/bash-completion/completions/base", "usr/share/fish/vendor_completions.d/base",
 	} {
 		r.write(t, name, "", 0o644)
 	}
