@@ -46,9 +46,9 @@ var questions = []string{
 	"ErrorString 13", "ErrorString 15", "ErrorString 16", "ErrorString 19", "ErrorString 23", "ErrorString 27", "ErrorString 999",
 }
 
-// changing are questions whose answers differ from one moment to the next: of
+// changing are questions whose answers differ from one moment, or card, to the next: of
 // these the record holds only whether there is an answer.
-var changing = regexp.MustCompile(`^Get(PowerUsage|TotalEnergyConsumption|ClockInfo|Clock .* 0$|CurrentClocks|PerformanceState|UtilizationRates|Temperature|MemoryInfo)`)
+var changing = regexp.MustCompile(`^Get(PowerUsage|TotalEnergyConsumption|ClockInfo|Clock .* 0$|CurrentClocks|PerformanceState|UtilizationRates|Temperature|MemoryInfo|RemappedRows)`)
 
 func record(answers []string) string {
 	var text strings.Builder
