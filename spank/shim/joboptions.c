@@ -19,13 +19,14 @@ static const struct job_option {
 	const char *name, *arginfo, *usage;
 	int has_arg; /* 1: needs a value, 2: may be given bare */
 } table[] = {
-	{ "gpu-mig", "PROFILE[:N]+...", "split each of the job's GPUs into MIG devices, such as 3g.71gb+1g.18gb:4, "
-					"which are dealt to its tasks in order", 1 },
+	/* Slurm puts an empty line before a name that leaves the column. */
+	{ "gpu-mig", "PROFILES", "split each of the job's GPUs into MIG devices, PROFILE[:N]+..., such as "
+				 "3g.71gb+1g.18gb:4, which are dealt to its tasks in order", 1 },
 	{ "gpu-clocks", "SPEC", "clocks of the job's GPUs: low|medium|high|highm1|MHZ|MIN-MAX, memory=..., or both", 1 },
 	{ "gpu-power", "WATTS", "power limit of each of the job's GPUs: WATTS, max or default", 1 },
 	{ "gpu-compute-mode", "MODE", "compute mode of the job's GPUs: shared, exclusive or prohibited", 1 },
-	{ MPS, "PERCENT,mem=SIZE", "an MPS daemon of the job's own for its GPUs; each program gets PERCENT of a GPU's "
-				   "SMs (auto: its even share) and SIZE of its memory at most; off: none, also for a step", 2 },
+	{ MPS, "[ITEM,...]", "an MPS daemon of the job's own for its GPUs: PERCENT of a GPU's SMs for each program "
+			     "(auto: its even share), mem=SIZE of its memory at most; off: none, also for a step", 2 },
 };
 #define OPTIONS (sizeof(table) / sizeof(table[0]))
 #define NAME_SIZE 128 /* of a variable that is made of an option's name */

@@ -159,6 +159,10 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 	if err := command.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
+	// Slurm may have drained the node for a killed program after the last look.
+	if state, _, err := s.NodeState(t.Context()); err == nil && strings.Contains(state, "drain") {
+		must(t, s.Site, "scontrol", "update", "nodename="+s.Node, "state=resume")
+	}
 	s.wantClean(t)
 	ran := 0
 	entries, err := os.ReadDir(seen)
