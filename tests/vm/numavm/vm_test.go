@@ -446,7 +446,7 @@ func testTestroot(t *testing.T, vm *numavm.VM, topo numavm.Topology) {
 	for _, c := range []struct{ script, want string }{
 		{"cat " + root + "/proc/1/comm", "systemd\n"},
 		{"cat " + root + "/proc/sys/vm/swappiness", output(t, vm, "cat /proc/sys/vm/swappiness")},
-		{"readlink " + root + "/sys", "/sys\n"},
+		{"mountpoint " + root + "/sys; cat " + root + "/sys/devices/system/node/online", root + "/sys is a mountpoint\n" + output(t, vm, "cat /sys/devices/system/node/online")},
 		{"cut -d' ' -f1-8 " + root + "/proc/driver/nvidia/version | head -n 1", "NVRM version: NVIDIA UNIX Open Kernel Module for\n"},
 		{"stat -c '%F %t %T' " + root + "/dev/nvidia3", "character special file c3 3\n"},
 		{"ls -d /proc/driver/nvidia 2>/dev/null || echo none", "none\n"},
