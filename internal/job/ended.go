@@ -2,10 +2,9 @@ package job
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io/fs"
-	"strings"
+	"maps"
+	"slices"
 
 	"gputune/internal/ledger"
 )
@@ -33,27 +32,14 @@ func (h *Host) Held(ctx context.Context) ([]ledger.Holding, error) {
 // Reports returns what Prologs have reported on jobs whose Epilog has not come
 // yet. What is no report, or goes meanwhile, is left out.
 func (h *Host) Reports() ([]Report, error) {
-	r := h.reports()
-	names, err := r.List(reportsFolder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
+	found, err := h.reports().all()
 	var list []Report
-	for _, name := range names {
-		id, isReport := strings.CutSuffix(name, reportSuffix)
-		if !isReport {
-			continue
-		}
-		text, err := r.Read(reportName(id, reportSuffix))
-		var report Report
-		if err == nil && json.Unmarshal(text, &report) == nil && report.Job == id {
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		if report := found[id]; report.Job == id {
 			list = append(list, report)
 		}
 	}
-	return list, nil
+	return list, err
 }
 
 // RestoreEnded puts back what jobs have changed that are not alive, and what is

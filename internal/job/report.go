@@ -210,9 +210,9 @@ func (r reports) remove(job string) error {
 	return errors.Join(failed...)
 }
 
-// applied returns the jobs whose reports say that something was changed. What is
-// no report is left out.
-func (r reports) applied() ([]string, error) {
+// all returns every report by its job. What is no report, or goes meanwhile, is
+// left out.
+func (r reports) all() (map[string]Report, error) {
 	names, err := r.List(reportsFolder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -220,7 +220,7 @@ func (r reports) applied() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ids []string
+	found := map[string]Report{}
 	for _, name := range names {
 		id, isReport := strings.CutSuffix(name, reportSuffix)
 		if !isReport {
@@ -228,12 +228,22 @@ func (r reports) applied() ([]string, error) {
 		}
 		text, err := r.Read(reportName(id, reportSuffix))
 		var report Report
-		if err != nil || json.Unmarshal(text, &report) != nil {
-			continue
+		if err == nil && json.Unmarshal(text, &report) == nil {
+			found[id] = report
 		}
+	}
+	return found, nil
+}
+
+// applied returns the jobs whose reports say that something was changed.
+func (r reports) applied() ([]string, error) {
+	found, err := r.all()
+	var ids []string
+	for id, report := range found {
 		if slices.ContainsFunc(report.Options, func(o Option) bool { return o.State == Applied }) {
 			ids = append(ids, id)
 		}
 	}
-	return ids, nil
+	slices.Sort(ids)
+	return ids, err
 }
