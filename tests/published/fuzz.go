@@ -4,10 +4,36 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"gputune/internal/topology"
 )
+
+var lineError = regexp.MustCompile(`^(line [0-9]+: .|no matrix)`)
+
+// FuzzParse shows that whatever the text is, it is read or refused with a line
+// and a reason, and that what is read holds together. It begins with the samples
+// and with the published files that match the pattern.
+func FuzzParse(f *testing.F, samples map[string]string, pattern string, parse func(text []byte) (*topology.Machine, []string, error)) {
+	f.Helper()
+	for _, text := range samples {
+		f.Add([]byte(text))
+	}
+	Seed(f, pattern)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, unknown, err := parse(text)
+		if err != nil {
+			if m != nil || unknown != nil || !lineError.MatchString(err.Error()) || len(err.Error()) > 1000 {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		if err := Check(m); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
 
 // Seed adds the published files that match the pattern, "nccl/*.xml", to a fuzz
 // test's corpus, where the folder is; up to 8 KiB each.
