@@ -387,7 +387,7 @@ func TestTHPReserve(t *testing.T) {
 	for _, c := range []struct{ enabled, word, present, want string }{
 		{"always [madvise] never", "always", "10000", "22528"}, // 11 blocks of 2 MiB in one zone
 		{"always [madvise] never", "always", "22528", ""},
-		{"always [madvise] never", "madvise", "10000", ""}, // nothing is written
+		{"always [madvise] never", "madvise", "10000", ""},      // nothing is written
 		{"always madvise [never]", "always", "22528", "129526"}, // √(1000 GiB · 16), in KiB
 		{"[always] madvise never", "never", "129525", "129526"},
 		{"[always] madvise never", "never", "129526", ""},
