@@ -358,7 +358,14 @@ func (p *planner) hugepages(ctx context.Context, value string) ([]setting.Wish, 
 			wishes = append(wishes, wish)
 		}
 		if most := p.memory(node) * uint64(p.job.HugepagesPercent) / 100; grows && mib > most {
-			return nil, fmt.Errorf("node %d: %s: pools of %d MiB: the site allows %d %% of the node's memory, %d MiB", node, value, mib, p.job.HugepagesPercent, most)
+			near := ""
+			if used := mib - pools[0].Count*pools[0].KiB>>10; len(pools) == 1 && (most-min(used, most))<<10 >= pools[0].KiB {
+				near = option.HugepagesString([]option.Hugepages{{KiB: pools[0].KiB, Count: (most - used) << 10 / pools[0].KiB}})
+			}
+			return nil, &setting.ValueError{
+				Of: fmt.Sprintf("node %d", node), Value: fmt.Sprintf("%s: pools of %d MiB", value, mib), Nearest: near,
+				Accepts: fmt.Sprintf("the site allows %d %% of the node's memory, %d MiB", p.job.HugepagesPercent, most),
+			}
 		}
 	}
 	return wishes, nil

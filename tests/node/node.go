@@ -40,6 +40,7 @@ type Node struct {
 	MPS     fakemps.Programs // of a node that has them, see InstallMPS
 
 	bin    string
+	kernel map[string]string // files of a node with settings, see AddSettings
 	mpsJob int // number of its first job with an MPS daemon
 }
 
