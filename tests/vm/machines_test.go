@@ -52,7 +52,7 @@ func allTests() []tests {
 		// Two nodes with CPUs and two of memory alone, as Grace Hopper has them; the
 		// firmware does not say where the last GPU is. With Prolog, Epilog and the
 		// extern step.
-		{"gh-nonode", "", prologEpilog, []test{
+		{"gh-nonode", gpuOnNode1, prologEpilog, []test{
 			{"Nodes", testMemoryOnlyNodes},
 			{"UnknownLocality", testUnknownLocality},
 			{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
@@ -61,6 +61,10 @@ func allTests() []tests {
 			{"JobSettings", testJobSettings},
 			{"RefusedSettings", testRefusedSettings},
 			{"MPSUnit", testMPSUnit},
+			{"SettingsOfNode", testSettingsOfNode},
+			{"SettingsKilled", testSettingsKilled},
+			{"SettingsShared", testSettingsShared},
+			{"SettingsPowerCut", testSettingsPowerCut}, // the last: it boots
 		}},
 	}
 }
