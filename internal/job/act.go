@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"gputune/internal/action"
@@ -9,10 +10,14 @@ import (
 	"gputune/internal/option"
 )
 
-// active is a wish that has something done to the node once, which is not put
-// back: caches to drop, "" none, and NUMA nodes whose memory is to be compacted.
-type active interface {
-	actions() (option.Caches, idset.Set)
+// dropping is a wish that has caches dropped, "" none, which is not put back.
+type dropping interface {
+	drops() option.Caches
+}
+
+// compacting is a wish that has the memory of NUMA nodes compacted.
+type compacting interface {
+	compacts() idset.Set
 }
 
 // noted is a wish with something for the report once it is applied.
@@ -24,17 +29,13 @@ type noted interface {
 // of every lock: it can take seconds. Caches are dropped first, since that leaves
 // more to compact. Its error is a fault.
 func (h *Host) act(ctx context.Context, s *scene) error {
-	host := action.Host{Root: string(h.Site.Paths.Machine), Now: h.Now}
+	host := action.Host{Root: string(h.Site.Paths.Machine), Now: h.Now, Sync: h.Sync}
 	for _, a := range granted(s.options) {
-		w, is := a.wish.(active)
-		if !is {
+		w, is := a.wish.(dropping)
+		if !is || w.drops() == "" {
 			continue
 		}
-		caches, _ := w.actions()
-		if caches == "" {
-			continue
-		}
-		dropped, err := host.DropCaches(ctx, caches, h.syncFor(ctx))
+		dropped, err := host.DropCaches(ctx, w.drops(), h.syncFor(ctx))
 		switch {
 		case ctx.Err() != nil:
 			return err
@@ -45,21 +46,24 @@ func (h *Host) act(ctx context.Context, s *scene) error {
 			}
 		default:
 			a.Dropped = &dropped
+			if !dropped.Synced {
+				a.Caution = "the disks were not done writing in time: what they still had to write stays in memory"
+			}
 			h.say("job %s: %s: %v", s.job.ID, a.given(), dropped)
 		}
 	}
 	var done idset.Set
 	for _, a := range granted(s.options) {
-		w, is := a.wish.(active)
+		w, is := a.wish.(compacting)
 		if !is {
 			continue
 		}
-		_, nodes := w.actions()
-		if nodes = nodes.AndNot(done); nodes.Empty() {
+		nodes := w.compacts().AndNot(done)
+		if nodes.Empty() {
 			continue
 		}
 		done = done.Or(nodes)
-		compacted, err := host.Compact(ctx, nodes)
+		compacted, err := compact(ctx, host, nodes)
 		switch {
 		case ctx.Err() != nil:
 			return err
@@ -71,6 +75,30 @@ func (h *Host) act(ctx context.Context, s *scene) error {
 		}
 	}
 	return nil
+}
+
+// compact compacts memory for half of the time that is left at most. The kernel goes
+// on longer only until this program ends.
+func compact(ctx context.Context, host action.Host, nodes idset.Set) (action.Compacted, error) {
+	type result struct {
+		compacted action.Compacted
+		err       error
+	}
+	done := make(chan result, 1)
+	go func() {
+		compacted, err := host.Compact(ctx, nodes)
+		done <- result{compacted, err}
+	}()
+	var late <-chan time.Time
+	if end, has := ctx.Deadline(); has {
+		late = time.After(time.Until(end) / 2)
+	}
+	select {
+	case r := <-done:
+		return r.compacted, r.err
+	case <-late:
+		return action.Compacted{}, errors.New("compact memory: not done in half of the Prolog's time")
+	}
 }
 
 // syncFor is how long the disks may take to write before caches are dropped: not

@@ -102,6 +102,9 @@ type planner struct {
 	Plan
 	env *setting.Environment
 	job Job
+	// scattered are nodes whose free memory is not enough of one piece for the
+	// hugepages that are to be made.
+	scattered idset.Set
 }
 
 // New returns the plan for a profile, as conf.Config.Profile gives it. A key that
@@ -195,9 +198,7 @@ func (p *planner) actions(wants map[string]conf.Want) (err error) {
 			}
 		}
 	}
-	if slices.ContainsFunc(p.Wishes, func(w setting.Wish) bool { return strings.HasPrefix(w.Key, "hugepages/") }) {
-		p.Compact = p.Compact.Or(p.canCompact(p.gpuNodes())) // it helps; without it the kernel is asked all the same
-	}
+	p.Compact = p.Compact.Or(p.canCompact(p.scattered)) // it helps; without it the kernel is asked all the same
 	if want, is := wants["drop_caches"]; is {
 		if p.DropCaches, err = option.ParseDropCaches(want.Value); err != nil {
 			return &RefusedError{"drop_caches", err}
@@ -353,7 +354,16 @@ func (p *planner) hugepages(ctx context.Context, value string) ([]setting.Wish, 
 			if err != nil {
 				return nil, err
 			}
-			grows = grows || present != wish.Value
+			if present != wish.Value {
+				grows = true
+				more := count
+				if is, err := strconv.ParseUint(present, 10, 63); err == nil {
+					more -= min(is, count)
+				}
+				if setting.FreeBlocks(p.env, node, pool.KiB) < more {
+					p.scattered.Add(node)
+				}
+			}
 			mib += count * pool.KiB >> 10
 			wishes = append(wishes, wish)
 		}

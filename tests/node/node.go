@@ -41,7 +41,7 @@ type Node struct {
 
 	bin    string
 	kernel map[string]string // files of a node with settings, see AddSettings
-	mpsJob int // number of its first job with an MPS daemon
+	mpsJob int               // number of its first job with an MPS daemon
 }
 
 // Driver returns the description of a driver for a machine's GPUs, with an

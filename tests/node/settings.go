@@ -5,13 +5,23 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"gputune/internal/topology"
 )
 
-// AddSettings gives the node files of the kernel's for settings of a node: sysctls,
-// idle states and governors of its CPUs, hugepages of each NUMA node, and the
-// interrupts of its GPUs, numbers 30 and up. They are plain files, which take what
-// is written to them; what only a kernel makes of that is for tests on one.
-func (n *Node) AddSettings() error {
+// AddSettings gives the node files of the kernel's for settings of a node, as
+// WriteSettings.
+func (n *Node) AddSettings() (err error) {
+	n.kernel, err = WriteSettings(filepath.Join(n.Dir, "machine"), n.Machine)
+	return err
+}
+
+// WriteSettings adds to a described machine's folder the kernel's files for
+// settings of a node: sysctls, idle states of its CPUs, hugepages of each NUMA
+// node, and the interrupts of its GPUs, numbers 30 and up. They are plain files,
+// which take what is written to them; what only a kernel makes of that is for tests
+// on one. It returns those that settings are in, with their lines.
+func WriteSettings(folder string, machine *topology.Machine) (map[string]string, error) {
 	files := map[string]string{
 		"proc/sys/vm/swappiness": "60", "proc/sys/vm/dirty_ratio": "20", "proc/sys/vm/dirty_bytes": "0",
 		"proc/sys/vm/dirty_background_ratio": "10", "proc/sys/vm/dirty_background_bytes": "0", "proc/sys/vm/zone_reclaim_mode": "0",
@@ -22,39 +32,42 @@ func (n *Node) AddSettings() error {
 		"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never", "sys/kernel/mm/transparent_hugepage/hpage_pmd_size": "2097152",
 		"proc/sys/vm/min_free_kbytes": "67584", "proc/zoneinfo": "Node 0, zone   Normal\n        managed  1000000",
 	}
-	for i, gpu := range n.Machine.GPUs {
+	for i, gpu := range machine.GPUs {
 		other[fmt.Sprintf("sys/bus/pci/devices/%s/msi_irqs/%d", gpu.PCI, 30+i)] = "msix"
 		files[fmt.Sprintf("proc/irq/%d/smp_affinity_list", 30+i)] = "0-1"
 	}
-	for cpu := range n.Machine.CPUs.All() {
+	for cpu := range machine.CPUs.All() {
 		files[fmt.Sprintf("sys/devices/system/cpu/cpu%d/power/pm_qos_resume_latency_us", cpu)] = "0"
 	}
-	for _, numa := range n.Machine.Nodes {
-		folder := fmt.Sprintf("sys/devices/system/node/node%d/", numa.ID)
-		kib := numa.MemoryMiB << 10
-		other[folder+"meminfo"] = fmt.Sprintf("Node %d MemTotal: %d kB\nNode %[1]d MemFree: %[2]d kB\nNode %[1]d Active(file): 0 kB\nNode %[1]d Inactive(file): 0 kB\nNode %[1]d SReclaimable: 0 kB", numa.ID, kib)
-		other[folder+"compact"] = ""
-		files[folder+"hugepages/hugepages-2048kB/nr_hugepages"] = "4"
-		other[folder+"hugepages/hugepages-2048kB/free_hugepages"] = "1"
+	for _, numa := range machine.Nodes {
+		node := fmt.Sprintf("sys/devices/system/node/node%d/", numa.ID)
+		other[node+"meminfo"] = fmt.Sprintf("Node %d MemTotal: %d kB\nNode %[1]d MemFree: %[2]d kB\nNode %[1]d Active(file): 0 kB\n"+
+			"Node %[1]d Inactive(file): 0 kB\nNode %[1]d SReclaimable: 0 kB", numa.ID, numa.MemoryMiB<<10)
+		other[node+"compact"] = ""
+		files[node+"hugepages/hugepages-2048kB/nr_hugepages"] = "4"
+		other[node+"hugepages/hugepages-2048kB/free_hugepages"] = "1"
 	}
-	n.kernel = files
 	for _, list := range []map[string]string{files, other} {
 		for name, line := range list {
-			if err := n.SetSetting(name, line); err != nil {
-				return err
+			if err := write(folder, name, line); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return files, nil
 }
 
-// SetSetting writes a file of the machine's, such as proc/sys/vm/swappiness.
-func (n *Node) SetSetting(name, line string) error {
-	path := filepath.Join(n.Dir, "machine", name)
+func write(folder, name, line string) error {
+	path := filepath.Join(folder, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(path, []byte(line+"\n"), 0o644)
+}
+
+// SetSetting writes a file of the machine's, such as proc/sys/vm/swappiness.
+func (n *Node) SetSetting(name, line string) error {
+	return write(filepath.Join(n.Dir, "machine"), name, line)
 }
 
 // Setting returns the first line of a file of the machine's.
