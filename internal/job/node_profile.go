@@ -94,6 +94,9 @@ func plain(err error) error {
 	return errors.New(err.Error())
 }
 
+// explain implements explaining.
+func (w *profile) explain(err error) error { return plain(err) }
+
 // drops implements dropping.
 func (w *profile) drops() option.Caches { return w.plan.DropCaches }
 

@@ -31,6 +31,14 @@ func (a *asked) refuse(err error) {
 	a.State, a.Reason, a.Nearest = Refused, err.Error(), nearest(err)
 }
 
+// fail refuses for what went wrong when the option was set.
+func (a *asked) fail(err error) {
+	if w, has := a.wish.(explaining); has {
+		err = w.explain(err)
+	}
+	a.refuse(err)
+}
+
 // target is one GPU of the job.
 type target struct {
 	pci, uuid string
@@ -416,10 +424,10 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 	case ctx.Err() != nil: // the time is over, whatever it was spent on
 		return false, err
 	case errors.As(err, &failed) && owner[failed.Key] != nil:
-		owner[failed.Key].refuse(failed.Err)
+		owner[failed.Key].fail(failed.Err)
 		return true, nil
 	case errors.As(err, &key):
-		owner[key.Key].refuse(key.Err)
+		owner[key.Key].fail(key.Err)
 		return true, nil
 	case errors.As(err, &held):
 		owner[held.Key].refuse(held)

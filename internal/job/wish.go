@@ -79,6 +79,9 @@ type cautious interface {
 	caution(s *scene) string
 }
 
+// explaining is a wish that says in its own words why a setting could not be set.
+type explaining interface{ explain(error) error }
+
 // fault is an error that refuses nothing: gputune or the site cannot tell.
 type fault struct{ error }
 

@@ -59,6 +59,13 @@ func (v values) with(other values) values {
 	return v
 }
 
+// withoutInterrupts are the values but for those of interrupts.
+func (v values) withoutInterrupts() values {
+	v = maps.Clone(v)
+	maps.DeleteFunc(v, func(file, _ string) bool { return strings.HasPrefix(file, "/proc/irq/") })
+	return v
+}
+
 // Files that node settings change.
 const (
 	sysVM   = "/proc/sys/vm/"
