@@ -13,13 +13,23 @@ import (
 	"testing"
 )
 
-// gpuOnNode1 are variables of slurm-up: the GPU that a job gets first is that of
-// node 1, and the one of no known node is the last.
-const gpuOnNode1 = "GPU_MINORS='3 1 2 0'"
+// Variables of slurm-up and testroot-up: the GPU of node 1 is the first, and the one
+// of no known node the last. Of GPUs without Cores= a job gets the first before any
+// with them.
+const (
+	gpuOfNode1First = "GPU_MINORS='3 1 2 0'"
+	gpuOnNode1      = gpuOfNode1First + " GRES_CORES='1 2'"
+)
 
-// nodeSite is the site's configuration while node settings are tested.
+// nodeSite is the site's configuration while node settings are tested. The deadlines
+// are for a host that gives a machine a tenth of a CPU.
 const nodeSite = `[paths]
 machine = "/run/testroot"
+[job]
+prolog_deadline = "5m"
+epilog_deadline = "5m"
+[drop_caches]
+sync_deadline = "1m"
 [hugepages]
 max_percent = 100
 [thp]
@@ -354,7 +364,7 @@ func testSettingsKilled(t *testing.T, m *machine) {
 
 // startSlurm starts what slurm-up has set up, with the state that it has, after a
 // boot. The driver has forgotten what was set on the GPUs.
-const startSlurm = gpuOnNode1 + ` testroot-up && env -i /var/lib/fakenvml/fakenvml reset && ip link set lo up && ip addr replace 192.0.2.1/32 dev lo &&
+const startSlurm = gpuOfNode1First + ` testroot-up && env -i /var/lib/fakenvml/fakenvml reset && ip link set lo up && ip addr replace 192.0.2.1/32 dev lo &&
 systemctl start munge slurmctld && until scontrol ping 2>/dev/null | grep -q UP; do sleep 0.2; done && systemctl start slurmd`
 
 // The power of the node is cut while a job has it: what the kernel has forgotten by
