@@ -128,9 +128,8 @@ func testSettingsOfNode(t *testing.T, m *machine) {
 	if n := m.layout.local[gpu]; !n.Equal(mustSet(t, "1")) {
 		t.Fatalf("the first GPU, %s, is on node %s", gpu, n)
 	}
-	// A file that is larger than a node's memory: posix_fadvise(2), POSIX_FADV_WILLNEED,
-	// reads it.
-	m.must(t, `sync; echo 3 >/proc/sys/vm/drop_caches; truncate -s 1G /var/tmp/file && perl -e 'open F, "<", shift and syscall(221, fileno F, 0, 1 << 30, 3) == 0 or die $!' /var/tmp/file`)
+	// A file that is larger than a node's memory.
+	m.must(t, "sync; echo 3 >/proc/sys/vm/drop_caches; truncate -s 1G /var/tmp/file && cat /var/tmp/file >/dev/null")
 	job := m.holdJob(t, "", wholeNode+"--node-profile=whole --hugepages=2M:64 --drop-caches")
 	now := m.nodeValues(t)
 
@@ -216,10 +215,16 @@ func testSettingsOfNode(t *testing.T, m *machine) {
 		t.Errorf("reported are %v, want %v: %s", seen, want, text)
 	}
 	// The file is in the memory of two nodes at least.
-	if sum < 1000 || sum > 2000 || freed[0] < 100 || freed[1] < 100 {
+	had := 0
+	for _, mib := range freed {
+		if mib >= 50 {
+			had++
+		}
+	}
+	if sum < 1000 || sum > 2000 || had < 2 {
 		t.Errorf("%d MiB were dropped: %v", sum, freed)
 	}
-	said := regexp.MustCompile(`--drop-caches: dropped (\d+) MiB \(node 0: (\d+), node 1: (\d+), .*\) in `).FindStringSubmatch(log)
+	said := regexp.MustCompile(`--drop-caches: dropped (\d+) MiB \(node 0: (-?\d+), node 1: (-?\d+), .*\) in `).FindStringSubmatch(log)
 	if said == nil || said[1] != strconv.Itoa(sum) || said[2] != strconv.Itoa(freed[0]) || said[3] != strconv.Itoa(freed[1]) {
 		t.Errorf("the log says %q, the report %v", said, freed)
 	}
