@@ -318,6 +318,7 @@ func testSettingsShared(t *testing.T, m *machine) {
 // write that file, as everything of it is when a node runs out of memory; then comes
 // the Epilog. It prints what the values are after each of these.
 const killAtScript = `#!/bin/bash
+exec 2>>/tmp/kill-at.log # where the shell says who was killed
 mapfile -d '' -t environment <` + prologEnvironment + `
 run() { env -i PATH=/usr/sbin:/usr/bin "${environment[@]}" "$@" </dev/null >>/tmp/kill-at.log 2>&1; }
 for pair; do
