@@ -42,7 +42,11 @@ type DropCaches struct {
 }
 
 // Memlock is about --gpu-memlock.
-type Memlock struct{ Access }
+type Memlock struct {
+	Access
+	// Max is how much may be asked for, unlimited included; 0 is no bound.
+	Max MiB `toml:"max_mib"`
+}
 
 // Percent is a whole number from 1 to 100.
 type Percent uint8
@@ -112,7 +116,7 @@ func defaultNode(c *Config) {
 	c.THP = THP{everybody(), SharingRefused}
 	c.Hugepages = Hugepages{everybody(), SharingRefused, 90}
 	c.DropCaches = DropCaches{everybody(), SharingRefused, Duration(10 * time.Second)}
-	c.Memlock = Memlock{everybody()}
+	c.Memlock = Memlock{Access: everybody()}
 	c.Environment = map[string]Template{}
 	c.Profiles = shippedProfiles()
 }
