@@ -57,10 +57,10 @@ func TestNoSwapElsewhere(t *testing.T) {
 		"no unified at all": "9:memory:/slurm/uid_0/job_7/step_0/task_0\n",
 	} {
 		root := put(t, map[string]string{
-			"proc/100/cgroup":                    cgroup,
-			"proc/self/mountinfo":                "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
-			"sys/fs/cgroup/memory.swap.max":      "1\n",
-			"sys/fs/cgroup/system.slice/slurmd.service/memory.swap.max":         "1\n",
+			"proc/100/cgroup":               cgroup,
+			"proc/self/mountinfo":           "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+			"sys/fs/cgroup/memory.swap.max": "1\n",
+			"sys/fs/cgroup/system.slice/slurmd.service/memory.swap.max":          "1\n",
 			"sys/fs/cgroup/system.slice/slurmstepd.scope/system/memory.swap.max": "1\n",
 		})
 		hierarchies, err := Mounted(root)

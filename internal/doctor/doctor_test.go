@@ -195,9 +195,10 @@ func TestWhatIsWrong(t *testing.T) {
 		"propagated":         {func() { s.change(conf, "Except=MEMLOCK", "Except=CORE") }, nil, []string{"memlock warn: tasks get the limit"}},
 		"propagated by name": {func() { s.change(conf, "Except=MEMLOCK", "=MEMLOCK,CORE") }, nil, []string{"memlock warn: tasks get the limit"}},
 		"a strange gres":     {func() { s.change("/etc/slurm/gres.conf", "[0-1]", "[0,5]") }, nil, []string{"gres bad: gres index 1"}},
-		"tuned":              {func() { s.write("/proc/70/comm", "tuned\n") }, nil, []string{"services warn: tuned runs"}},
+		"tuned":              {func() { s.process("70", "tuned") }, nil, []string{"services warn: tuned runs (pid 70) and changes sysctls"}},
+		"power profiles":     {func() { s.process("70", "power-profiles-") }, nil, []string{"services warn: power-profiles runs"}},
 		"irqbalance and DCGM": {
-			func() { s.write("/proc/70/comm", "irqbalance\n"); s.write("/proc/71/comm", "nv-hostengine\n") }, nil,
+			func() { s.process("70", "irqbalance"); s.process("71", "nv-hostengine") }, nil,
 			[]string{"services warn: irqbalance runs", "services warn: DCGM runs"},
 		},
 		"no persistenced": {func() { s.remove("/proc/900") }, nil, []string{"services warn: nvidia-persistenced does not run"}},
@@ -230,6 +231,13 @@ func TestWhatIsWrong(t *testing.T) {
 		}
 		s.mend()
 	}
+}
+
+// process is one of root's.
+func (s site) process(pid, comm string) {
+	s.t.Helper()
+	s.write("/proc/"+pid+"/comm", comm+"\n")
+	s.write("/proc/"+pid+"/status", "Name:\t"+comm+"\nUid:\t0\t0\t0\t0\n")
 }
 
 // mend makes the site healthy again.

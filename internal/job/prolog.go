@@ -150,8 +150,11 @@ func (h *Host) tell(report *Report, options []*asked) {
 					h.say("job %s: --%s: gpu %s: %s %s, was %s", report.Job, a.Name, gpu.PCI, s.Setting, s.Now, s.Before)
 				}
 			}
-			for _, s := range a.Node {
+			for _, s := range together(a.Node) {
 				h.say("job %s: --%s: %s %s, was %s", report.Job, a.Name, s.Setting, s.Now, s.Before)
+			}
+			for _, line := range a.remarks() {
+				h.say("job %s: %s: %s", report.Job, a.given(), oneLine(line))
 			}
 		}
 	}
@@ -233,6 +236,12 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 	if err := h.clear(ctx, l, job, s.targets()); err != nil {
 		return err.Error()
 	}
+	if err := h.clearNode(ctx, l, s); err != nil {
+		return err.Error()
+	}
+	if err := h.act(ctx, s); err != nil {
+		return err.Error()
+	}
 	for !h.over(options) {
 		again, err := h.apply(ctx, l, s)
 		if err != nil {
@@ -277,9 +286,21 @@ func (h *Host) judge(job slurm.Job, options []*asked) {
 	}
 }
 
+// node reads this node. Its error is a fault.
+func (h *Host) node() (*node.Node, error) {
+	n, err := node.Read(h.Root, h.Site.Paths, h.getenv)
+	if err != nil {
+		return nil, fault{err}
+	}
+	for _, line := range n.Log {
+		h.say("%s", line)
+	}
+	return n, nil
+}
+
 // gpus returns the GPUs that the job has on this node. An error is why they are
 // not its to change; a fault is why they cannot be told.
-func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
+func (h *Host) gpus(job slurm.Job, read func() (*node.Node, error)) (*jobGPUs, error) {
 	switch {
 	case job.Part != "":
 		return nil, fmt.Errorf("the job shares its GPU: %s, and only a whole GPU can be changed", job.Part)
@@ -288,15 +309,12 @@ func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
 	case !job.HasGPUs():
 		return nil, errors.New("the job has no GPU of its own on this node, ask for one with --gpus or --gres=gpu")
 	}
-	n, err := node.Read(h.Root, h.Site.Paths, h.getenv)
+	n, err := read()
 	if err != nil {
-		return nil, fault{err}
+		return nil, err
 	}
 	if n.Unread != nil {
 		return nil, fault{n.Unread}
-	}
-	for _, line := range n.Log {
-		h.say("%s", line)
 	}
 	positions, err := n.GPUs(job)
 	if errors.Is(err, node.ErrPart) {
@@ -358,6 +376,9 @@ func (h *Host) clear(ctx context.Context, l *ledger.Ledger, job slurm.Job, gpus 
 // apply makes the changes of all granted options. It returns whether to try
 // again, without an option that is refused now.
 func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again bool, err error) {
+	if contradict(s.options) {
+		return true, nil
+	}
 	changes, owner, err := h.changes(ctx, s)
 	if err != nil {
 		return false, err
@@ -367,6 +388,9 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 		for _, a := range granted(s.options) {
 			a.State = Applied
 			a.note(result, s.targets())
+			if w, has := a.wish.(noted); has {
+				w.note(&a.Option)
+			}
 			if w, has := a.wish.(stepFile); has {
 				a.suffix, a.text = w.file(s)
 			}
@@ -374,10 +398,12 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 				a.Caution = w.caution(s)
 			}
 		}
+		h.others(s.job, result)
 		return false, nil
 	}
 	var (
 		key    *ledger.KeyError
+		held   *ledger.HeldError
 		failed *ledger.ApplyError
 	)
 	switch {
@@ -391,8 +417,35 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 	case errors.As(err, &key):
 		owner[key.Key].refuse(key.Err)
 		return true, nil
+	case errors.As(err, &held):
+		owner[held.Key].refuse(held)
+		return true, nil
 	}
 	return false, err
+}
+
+// contradict refuses options that want another value of a setting than one before
+// them. It returns whether there was any.
+func contradict(options []*asked) bool {
+	type want struct{ value, by string }
+	wants := map[string]want{}
+	found := false
+	for _, a := range granted(options) {
+		for _, change := range a.changes {
+			key := change.Setting.Key()
+			if other, has := wants[key]; has && other.value != change.Value && a.State == "" {
+				a.refuse(fmt.Errorf("%s cannot be %s: --%s wants it to be %s", key, change.Value, other.by, other.value))
+				found = true
+			}
+		}
+		if a.State != "" {
+			continue
+		}
+		for _, change := range a.changes {
+			wants[change.Setting.Key()] = want{change.Value, a.Name}
+		}
+	}
+	return found
 }
 
 // changes returns the changes of all granted options, each key once, and whose it

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"gputune/internal/cgroup"
 )
 
 // tasksFile is the file of every wish that the processes of the job's tasks are
@@ -39,4 +41,19 @@ func (s *scene) memlock() (memlock, bool) {
 		return memlock{}, false
 	}
 	return s.options[i].wish.(memlock), true
+}
+
+// file implements stepFile.
+func (w *thp) file(s *scene) (suffix, text string) { return s.tasksFile() }
+
+// file implements stepFile.
+func (w *profile) file(s *scene) (suffix, text string) { return s.tasksFile() }
+
+// caution implements cautious. The job's cgroup is not there yet; whether it will
+// have a limit of swap the machine tells all the same.
+func (w *profile) caution(s *scene) string {
+	if !w.plan.NoSwap || cgroup.CountsSwap(s.root) {
+		return ""
+	}
+	return "swap: this node cannot keep a job's memory from being swapped out: it needs cgroup v2 and a kernel that counts swap"
 }

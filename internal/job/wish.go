@@ -8,6 +8,7 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/ledger"
+	"gputune/internal/node"
 	"gputune/internal/option"
 	"gputune/internal/setting"
 	"gputune/internal/slurm"
@@ -26,6 +27,10 @@ type wish interface {
 
 // wishes has the maker of each option's wish.
 var wishes = map[string]func(value string, site conf.Config) (wish, error){
+	option.HugepagesName:   newHugepages,
+	option.THPName:         newTHP,
+	option.DropCachesName:  newDropCaches,
+	option.NodeProfileName: newProfile,
 	option.MIGName:         newMIG,
 	option.ClocksName:      newClocks,
 	option.PowerName:       newPower,
@@ -88,14 +93,16 @@ type scene struct {
 	site    conf.Config
 	env     *setting.Environment
 	options []*asked
+	read    func() (*node.Node, error)
 	find    func() (*jobGPUs, error)
 	asked   bool // for the GPUs
 }
 
 func (h *Host) scene(job slurm.Job, env *setting.Environment, options []*asked) *scene {
+	read := sync.OnceValues(h.node)
 	return &scene{
-		root: h.Root, job: job, site: h.Site, env: env, options: options,
-		find: sync.OnceValues(func() (*jobGPUs, error) { return h.gpus(job) }),
+		root: h.Root, job: job, site: h.Site, env: env, options: options, read: read,
+		find: sync.OnceValues(func() (*jobGPUs, error) { return h.gpus(job, read) }),
 	}
 }
 

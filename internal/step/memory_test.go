@@ -111,8 +111,8 @@ func TestReadNodeMemory(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"Node 2 MemFree: 2048 kB\nNode 2 FilePages: 9 kB\n": "{2 0} <nil>",
-		"Node 2 MemTotal: 2048 kB\n":                       "{0 0} " + file + ": no MemFree",
-		"Node 2 MemFree: many kB\n":                        "{0 0} " + file + ": no MemFree",
+		"Node 2 MemTotal: 2048 kB\n":                        "{0 0} " + file + ": no MemFree",
+		"Node 2 MemFree: many kB\n":                         "{0 0} " + file + ": no MemFree",
 		"Node 2 MemFree: 1024 kB\nNode 2 Active(file): -1 kB\nNode 2\nNode 2 Inactive(file): 99999999999999999999 kB": "{1 0} <nil>",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {

@@ -1,0 +1,84 @@
+package job
+
+import (
+	"context"
+	"time"
+
+	"gputune/internal/action"
+	"gputune/internal/idset"
+	"gputune/internal/option"
+)
+
+// active is a wish that has something done to the node once, which is not put
+// back: caches to drop, "" none, and NUMA nodes whose memory is to be compacted.
+type active interface {
+	actions() (option.Caches, idset.Set)
+}
+
+// noted is a wish with something for the report once it is applied.
+type noted interface {
+	note(*Option)
+}
+
+// act does what granted options have done once, before anything is set and outside
+// of every lock: it can take seconds. Caches are dropped first, since that leaves
+// more to compact. Its error is a fault.
+func (h *Host) act(ctx context.Context, s *scene) error {
+	host := action.Host{Root: string(h.Site.Paths.Machine), Now: h.Now}
+	for _, a := range granted(s.options) {
+		w, is := a.wish.(active)
+		if !is {
+			continue
+		}
+		caches, _ := w.actions()
+		if caches == "" {
+			continue
+		}
+		dropped, err := host.DropCaches(ctx, caches, h.syncFor(ctx))
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil:
+			a.refuse(err)
+			if h.over(s.options) {
+				return nil
+			}
+		default:
+			a.Dropped = &dropped
+			h.say("job %s: %s: %v", s.job.ID, a.given(), dropped)
+		}
+	}
+	var done idset.Set
+	for _, a := range granted(s.options) {
+		w, is := a.wish.(active)
+		if !is {
+			continue
+		}
+		_, nodes := w.actions()
+		if nodes = nodes.AndNot(done); nodes.Empty() {
+			continue
+		}
+		done = done.Or(nodes)
+		compacted, err := host.Compact(ctx, nodes)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil: // it would have helped, no more
+			a.Skipped = append(a.Skipped, Skipped{Key: "compact_memory", Reason: err.Error()})
+		default:
+			a.Compacted = &compacted
+			h.say("job %s: %s: compacted the memory of node %v in %v", s.job.ID, a.given(), compacted.Nodes, compacted.Took.Round(time.Millisecond))
+		}
+	}
+	return nil
+}
+
+// syncFor is how long the disks may take to write before caches are dropped: not
+// more than half of the time that the Prolog has left.
+func (h *Host) syncFor(ctx context.Context) time.Duration {
+	limit := time.Duration(h.Site.DropCaches.SyncDeadline)
+	if end, has := ctx.Deadline(); has {
+		limit = min(limit, time.Until(end)/2)
+	}
+	return limit
+}
