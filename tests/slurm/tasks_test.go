@@ -37,6 +37,11 @@ func TestMemlock(t *testing.T) {
 	if got := withLimit(t, s.Site, 128, "srun -Q -n1 --gpu-memlock=2M "+locked+"srun"); got.Stdout != want("srun") || got.Stderr != "" {
 		t.Errorf("srun: %v", got)
 	}
+	command := s.Command("sh", "-c", "ulimit -Sl 128 && srun -Q -n1 -D / --gpu-memlock=2M "+locked+"user")
+	command.User, command.Dir = oneUser, "/"
+	if got, err := command.Run(t.Context()); err != nil || got.Stdout != want("user") || got.Stderr != "" {
+		t.Errorf("as %s: %v, %v", oneUser, got, err)
+	}
 	// Whoever asks for it to be propagated as well.
 	if got := withLimit(t, s.Site, 128, "srun -Q -n2 --propagate=ALL --gpu-memlock=2M "+locked+"srun"); got.Stdout != want("srun")+want("srun") {
 		t.Errorf("srun --propagate: %v", got)
@@ -58,6 +63,50 @@ func TestMemlock(t *testing.T) {
 	}
 	if got := withLimit(t, s.Site, 128, "srun -Q -n1 --gpu-memlock=inherit "+locked+"srun"); got.Stdout != "srun 128 "+hard+" 128\n" {
 		t.Errorf("inherit: %v", got)
+	}
+	s.wantClean(t)
+}
+
+// --thp=never on a node that the job shares is had by each of its processes.
+func TestTHPOfTasks(t *testing.T) {
+	s := startSettings(t, "")
+	const show = `sh -c 'sed -n "s/^THP_enabled:\t//p" /proc/self/status; sh -c "sed -n \"s/^THP_enabled:\t//p\" /proc/self/status"'`
+	if got := must(t, s.Site, "sh", "-c", "srun -Q -n1 "+show); got.Stdout != "1\n1\n" {
+		t.Skipf("this kernel says %v", got)
+	}
+	if got := must(t, s.Site, "sh", "-c", "srun -Q -n2 --thp=never "+show); got.Stdout != "0\n0\n0\n0\n" || got.Stderr != "" {
+		t.Errorf("srun: %v", got)
+	}
+	if got := must(t, s.Site, "sh", "-c", "salloc -Q -n1 --gpus=1 --thp=never srun --gpu-numa-bind "+show); got.Stdout != "0\n0\n" {
+		t.Errorf("salloc: %v", got)
+	}
+	output := filepath.Join(s.Folder, "output")
+	id := s.submit(t, show+"; srun -n1 "+show, "--thp=never", "-o", output)
+	s.wantClean(t)
+	if got, err := os.ReadFile(output); err != nil || string(got) != "0\n0\n0\n0\n" {
+		t.Errorf("job %s: %q, %v", id, got, err)
+	}
+}
+
+// Where Slurm's cgroups are v1 nothing can be limited: it is said, and the job runs.
+func TestSwapThatCannotBeLimited(t *testing.T) {
+	s := startSettings(t, "[profile.small]\nswap = \"off\"\n")
+	result := must(t, s.Site, "srun", "-Q", "-n1", "--gpus=1", "--node-profile=small", "--gpu-numa-bind=verbose,strict", "echo", "ran")
+	for _, want := range []string{
+		"warning: --node-profile=small: swap: this node cannot keep a job's memory from being swapped out",
+		"; the job's swap is not limited: process ", " is in no job's cgroup v2: no memory.swap.max of its own",
+	} {
+		if result.Stdout != "ran\n" || strings.Count(result.Stderr, want) != 1 {
+			t.Errorf("%v\nwant %q", result, want)
+		}
+	}
+	// A step that is not bound has the core for this alone, and tells its user nothing.
+	quiet := must(t, s.Site, "salloc", "-Q", "-n1", "--node-profile=small", "sh", "-c", "srun true 2>/dev/null; srun sh -c 'env | grep ^GPUTUNE_; echo ran'")
+	if quiet.Stdout != "ran\n" || quiet.Stderr != "" {
+		t.Errorf("%v", quiet)
+	}
+	if log := s.Log(bed.Slurmd); strings.Contains(log, "fault in gputune") || strings.Count(log, "gputune: the job's swap is not limited: ") != 3 {
+		t.Errorf("slurmd's log:\n%s", log)
 	}
 	s.wantClean(t)
 }
