@@ -47,7 +47,7 @@ type jobGPUs struct {
 // Asks tells whether the job asked for something, or left something from an
 // earlier run: whether Prolog has work that can take time.
 func (h *Host) Asks() bool {
-	return len(h.variables()) > 0 || h.Holds()
+	return len(h.variables()) > 0 || h.Holds() || h.dropsBeforeBind()
 }
 
 // variables returns the names of gputune's variables of the job.
@@ -89,6 +89,9 @@ func (h *Host) Prolog(ctx context.Context) {
 		if err := h.reports().remove(job.ID); err != nil {
 			h.say("job %s: earlier reports: %v", job.ID, err)
 		}
+		if err == nil {
+			h.beforeBind(ctx, job, options)
+		}
 		return
 	case err != nil:
 		report.Fault = err.Error()
@@ -96,6 +99,7 @@ func (h *Host) Prolog(ctx context.Context) {
 		report.Fault = h.SiteError.Error()
 	default:
 		report.Fault = h.carryOut(ctx, job, options)
+		h.beforeBind(ctx, job, options)
 	}
 	h.tell(report, options)
 }
