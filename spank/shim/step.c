@@ -47,13 +47,21 @@ static void copy(char *target, size_t size, const char *source)
 		text_add(&text, source);
 }
 
+static void log_swap(void)
+{
+	if (page->swap[0])
+		slurm_info("gputune: the job's swap is not limited: %s", page->swap);
+}
+
 /* What the core was needed for is not done. */
 static void fail(const char *what, const char *why)
 {
 	struct text error = text_in(page->error, sizeof(page->error));
 
-	if (page->no_swap)
+	if (page->no_swap) {
 		copy(page->swap, sizeof(page->swap), why);
+		log_swap();
+	}
 	page->no_swap = 0;
 	if (page->state != GPUTUNE_UNBOUND)
 		return;
@@ -357,7 +365,7 @@ void step_open(spank_t sp, const struct settings *settings)
 	page->no_swap = process_no_swap();
 	if (!bind)
 		page->state = GPUTUNE_OFF;
-	/* 0, and what releases before 23.11 do not know, is no limit */
+	/* 0 where Slurm does not give out memory (SelectTypeParameters without Memory) */
 	if (spank_get_item(sp, S_STEP_ALLOC_MEM, &page->memory_mib) != ESPANK_SUCCESS)
 		page->memory_mib = 0;
 	copy(page->mig, sizeof(page->mig), mig);
@@ -380,6 +388,7 @@ static void limit_job(void)
 {
 	core_limit(page);
 	keep_files();
+	log_swap();
 }
 
 static void bind_all(void)
@@ -426,8 +435,6 @@ void step_forked(spank_t sp)
 		bind_all();
 	if (page->state == GPUTUNE_FAILED)
 		slurm_error("gputune: %s", page->error);
-	if (page->swap[0] && forked == page->tasks)
-		slurm_info("gputune: the job's swap is not limited: %s", page->swap);
 }
 
 void step_close(void)

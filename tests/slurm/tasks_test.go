@@ -110,3 +110,84 @@ func TestSwapThatCannotBeLimited(t *testing.T) {
 	}
 	s.wantClean(t)
 }
+
+// The Prolog sees mem=bind of the job, however it is made, and not that of a step.
+func TestDropBeforeBind(t *testing.T) {
+	s := startSettings(t, "[drop_caches]\nbefore_bind = \"page\"\n")
+	const drop = "proc/sys/vm/drop_caches"
+	file := filepath.Join(s.Folder, "machine", drop)
+	// dropped runs a job and returns what its Prolog wrote.
+	dropped := func(name string, arguments ...string) string {
+		t.Helper()
+		put(t, s.Site, drop, "-")
+		must(t, s.Site, name, append([]string{"-Q", "-n1", "--gpus=1"}, arguments...)...)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	const bind = "--gpu-numa-bind=quiet,mem=bind"
+	for _, c := range []struct {
+		want      string
+		arguments []string
+	}{
+		{"1", []string{"srun", "--exclusive", bind, "true"}},
+		{"1", []string{"salloc", "--exclusive", bind, "true"}},
+		{"1", []string{"sbatch", "-W", "-o", "/dev/null", "--exclusive", bind, "--wrap", "srun true"}},
+		{"1", []string{"srun", "--exclusive", bind, "--gpu-clocks=1200", "true"}},
+		{"-", []string{"srun", bind, "true"}},
+		{"-", []string{"srun", "--exclusive", "--gpu-numa-bind=quiet", "true"}},
+		{"-", []string{"salloc", "--exclusive", "srun", bind, "true"}},
+	} {
+		if got := dropped(c.arguments[0], c.arguments[1:]...); got != c.want {
+			t.Errorf("%v: wrote %q to drop_caches, want %q\nslurmd: %s", c.arguments, got, c.want, s.Log(bed.Slurmd))
+		}
+		s.wantClean(t)
+	}
+}
+
+// Where files hold the memory that mem=bind is to take it is said once, and fails
+// no task.
+func TestMemoryHeldByFiles(t *testing.T) {
+	s := start(t, site.Options{Bed: bed.Options{ConstrainDevices: true, ExtraSlurmConf: []string{"SelectTypeParameters=CR_Core_Memory"}}})
+	meminfo := func(free int) {
+		put(t, s, "sys/devices/system/node/node0/meminfo",
+			fmt.Sprintf("Node 0 MemTotal: 16777216 kB\nNode 0 MemFree: %d kB\nNode 0 Active(file): 2048000 kB\nNode 0 Inactive(file): 1024000 kB", free<<10))
+	}
+	step := func(option string) bed.Result {
+		t.Helper()
+		return srun(t, s, "-Q", "-n2", "--gpus=1", "--mem=1000", "--gpu-numa-bind="+option, "echo", "ran")
+	}
+	meminfo(100)
+	line := fmt.Sprintf("gputune: %s task 0: warning: mem=bind: node 0 has 100 MiB free for the 1000 MiB that tasks were given there: 3000 MiB hold files, which the kernel drops first, slowly; --drop-caches does it before a job\n", s.Node)
+	for option, want := range map[string]string{
+		"mem=bind,enforce=affinity,strict": line, "mem=bind,enforce=affinity,quiet": "", "enforce=affinity": "",
+	} {
+		if got := step(option); got.Stdout != "ran\nran\n" || got.Stderr != want {
+			t.Errorf("%s: %v\nwant %q", option, got, want)
+		}
+	}
+	meminfo(1000)
+	if got := step("mem=bind,enforce=affinity"); got.Stderr != "" {
+		t.Errorf("enough is free: %v", got)
+	}
+}
+
+// A core that cannot be loaded costs the limit of swap, and no step.
+func TestSwapWithoutTheCore(t *testing.T) {
+	s := &settings{Site: start(t, site.Options{
+		Jobs: true, Config: "[profile.small]\nswap = \"off\"\n", Arguments: []string{"core=/nonexistent/core.so"},
+		Bed: bed.Options{NCPU: 4, TaskPlugin: "task/none", ExtraSlurmConf: []string{"PrologFlags=Alloc"}},
+	})}
+	s.before = s.state(t)
+	result := must(t, s.Site, "srun", "-Q", "-n2", "--node-profile=small", "--gpu-memlock=2M", "sh", "-c", "ulimit -Sl")
+	if result.Stdout != "2048\n2048\n" {
+		t.Errorf("%v", result)
+	}
+	const want = "gputune: the job's swap is not limited: the core could not be loaded: /nonexistent/core.so is not there"
+	if log := s.Log(bed.Slurmd); strings.Count(log, want) != 1 || strings.Contains(log, "error: gputune") {
+		t.Errorf("slurmd's log:\n%s", log)
+	}
+	s.wantClean(t)
+}
