@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"gputune/conf"
+	"gputune/internal/ledger"
 	"gputune/tests/machines"
 )
 
@@ -201,6 +203,14 @@ func TestWhatIsWrong(t *testing.T) {
 			func() { s.process("70", "irqbalance"); s.process("71", "nv-hostengine") }, nil,
 			[]string{"services warn: irqbalance runs", "services warn: DCGM runs"},
 		},
+		"a drifted value": {nil, func(h *Host) {
+			h.Held = func(context.Context) ([]ledger.Holding, error) {
+				return []ledger.Holding{{Key: "sysctl/vm.swappiness", Job: "7", Set: "1", Current: "33", Drift: true}, {Key: "thp/enabled", Job: "7"}}, nil
+			}
+		}, []string{"settings warn: sysctl/vm.swappiness: job 7 has set 1, and somebody else 33 since"}},
+		"nobody's ledger": {nil, func(h *Host) {
+			h.Held = func(context.Context) ([]ledger.Holding, error) { return nil, fs.ErrPermission }
+		}, []string{"settings warn: cannot be read"}},
 		"no persistenced": {func() { s.remove("/proc/900") }, nil, []string{"services warn: nvidia-persistenced does not run"}},
 		"no peermem":      {func() { s.remove("/sys/module/nvidia_peermem") }, nil, []string{"peermem warn: is not loaded"}},
 		"a narrow link":   {func() { s.write(device+"current_link_width", "8\n") }, nil, []string{"pcie bad: link of 8 lanes, it can have 16"}},

@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"gputune/internal/action"
@@ -24,7 +25,7 @@ type noted interface {
 // of every lock: it can take seconds. Caches are dropped first, since that leaves
 // more to compact. Its error is a fault.
 func (h *Host) act(ctx context.Context, s *scene) error {
-	host := action.Host{Root: string(h.Site.Paths.Machine), Now: h.Now}
+	host := action.Host{Root: string(h.Site.Paths.Machine), Now: h.Now, Sync: h.Sync}
 	for _, a := range granted(s.options) {
 		w, is := a.wish.(active)
 		if !is {
@@ -45,6 +46,9 @@ func (h *Host) act(ctx context.Context, s *scene) error {
 			}
 		default:
 			a.Dropped = &dropped
+			if !dropped.Synced {
+				a.Caution = "the disks were not done writing in time: what they still had to write stays in memory"
+			}
 			h.say("job %s: %s: %v", s.job.ID, a.given(), dropped)
 		}
 	}
@@ -59,7 +63,7 @@ func (h *Host) act(ctx context.Context, s *scene) error {
 			continue
 		}
 		done = done.Or(nodes)
-		compacted, err := host.Compact(ctx, nodes)
+		compacted, err := compact(ctx, host, nodes)
 		switch {
 		case ctx.Err() != nil:
 			return err
@@ -71,6 +75,30 @@ func (h *Host) act(ctx context.Context, s *scene) error {
 		}
 	}
 	return nil
+}
+
+// compact compacts memory for half of the time that is left at most. The kernel goes
+// on longer only until this program ends.
+func compact(ctx context.Context, host action.Host, nodes idset.Set) (action.Compacted, error) {
+	type result struct {
+		compacted action.Compacted
+		err       error
+	}
+	done := make(chan result, 1)
+	go func() {
+		compacted, err := host.Compact(ctx, nodes)
+		done <- result{compacted, err}
+	}()
+	var late <-chan time.Time
+	if end, has := ctx.Deadline(); has {
+		late = time.After(time.Until(end) / 2)
+	}
+	select {
+	case r := <-done:
+		return r.compacted, r.err
+	case <-late:
+		return action.Compacted{}, errors.New("compact memory: not done in half of the Prolog's time")
+	}
 }
 
 // syncFor is how long the disks may take to write before caches are dropped: not

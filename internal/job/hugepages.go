@@ -3,7 +3,6 @@ package job
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 
 	"gputune/conf"
@@ -39,22 +38,26 @@ func (w *hugepages) changes(ctx context.Context, s *scene) (_ []ledger.Change, e
 	return s.changesOf(w.plan)
 }
 
-// explain puts the nearest value as the option takes it in the place of the pool's
-// size, which has pages of others in it, too.
+// explain puts the nearest value as the option takes it in the place of the size of
+// a pool, which has pages of others in it, too.
 func (w *hugepages) explain(err error) error {
 	value := (*setting.ValueError)(nil)
 	if !errors.As(err, &value) {
 		return err
 	}
-	near := ""
-	asked, errAsked := strconv.ParseUint(value.Value, 10, 63)
-	most, errMost := strconv.ParseUint(value.Nearest, 10, 63)
-	if len(w.want) == 1 && errAsked == nil && errMost == nil && asked-w.want[0].Count < most && asked >= w.want[0].Count {
-		w := w.want[0]
-		w.Count = most - (asked - w.Count)
-		near = option.HugepagesString([]option.Hugepages{w})
+	most, err := strconv.ParseUint(value.Nearest, 10, 63)
+	if err != nil {
+		return value // it has none, or the option's already
 	}
-	return &setting.ValueError{Of: value.Of, Value: fmt.Sprintf("%s in all", value.Value), Accepts: value.Accepts, Nearest: near}
+	near := ""
+	if all, err := strconv.ParseUint(value.Value, 10, 63); err == nil && len(w.want) == 1 {
+		one := w.want[0]
+		if others := all - min(all, one.Count); most > others {
+			one.Count = most - others
+			near = option.HugepagesString([]option.Hugepages{one})
+		}
+	}
+	return &setting.ValueError{Of: value.Of, Value: value.Value + " in all", Accepts: value.Accepts, Nearest: near}
 }
 
 // actions implements active.

@@ -102,6 +102,9 @@ type planner struct {
 	Plan
 	env *setting.Environment
 	job Job
+	// scattered are nodes whose free memory is not enough of one piece for the
+	// hugepages that are to be made.
+	scattered idset.Set
 }
 
 // New returns the plan for a profile, as conf.Config.Profile gives it. A key that
@@ -195,9 +198,7 @@ func (p *planner) actions(wants map[string]conf.Want) (err error) {
 			}
 		}
 	}
-	if slices.ContainsFunc(p.Wishes, func(w setting.Wish) bool { return strings.HasPrefix(w.Key, "hugepages/") }) {
-		p.Compact = p.Compact.Or(p.canCompact(p.gpuNodes())) // it helps; without it the kernel is asked all the same
-	}
+	p.Compact = p.Compact.Or(p.canCompact(p.scattered)) // it helps; without it the kernel is asked all the same
 	if want, is := wants["drop_caches"]; is {
 		if p.DropCaches, err = option.ParseDropCaches(want.Value); err != nil {
 			return &RefusedError{"drop_caches", err}
@@ -353,12 +354,28 @@ func (p *planner) hugepages(ctx context.Context, value string) ([]setting.Wish, 
 			if err != nil {
 				return nil, err
 			}
-			grows = grows || present != wish.Value
+			if present != wish.Value {
+				grows = true
+				more := count
+				if is, err := strconv.ParseUint(present, 10, 63); err == nil {
+					more -= min(is, count)
+				}
+				if setting.FreeBlocks(p.env, node, pool.KiB) < more {
+					p.scattered.Add(node)
+				}
+			}
 			mib += count * pool.KiB >> 10
 			wishes = append(wishes, wish)
 		}
 		if most := p.memory(node) * uint64(p.job.HugepagesPercent) / 100; grows && mib > most {
-			return nil, fmt.Errorf("node %d: %s: pools of %d MiB: the site allows %d %% of the node's memory, %d MiB", node, value, mib, p.job.HugepagesPercent, most)
+			near := ""
+			if used := mib - pools[0].Count*pools[0].KiB>>10; len(pools) == 1 && (most-min(used, most))<<10 >= pools[0].KiB {
+				near = option.HugepagesString([]option.Hugepages{{KiB: pools[0].KiB, Count: (most - used) << 10 / pools[0].KiB}})
+			}
+			return nil, &setting.ValueError{
+				Of: fmt.Sprintf("node %d", node), Value: fmt.Sprintf("%s: pools of %d MiB", value, mib), Nearest: near,
+				Accepts: fmt.Sprintf("the site allows %d %% of the node's memory, %d MiB", p.job.HugepagesPercent, most),
+			}
 		}
 	}
 	return wishes, nil

@@ -195,6 +195,18 @@ func TestHugepages(t *testing.T) {
 	if got := wishes(plan); err != nil || got != "hugepages/node1/2048kB=103" || plan.Compact.String() != "1" {
 		t.Errorf("%s, %v, compact %s", got, err, plan.Compact)
 	}
+	// Where the free memory is in pieces of that size already, nothing is compacted.
+	blocks := []byte("Node 1, zone   Normal" + strings.Repeat(" 0", 9) + " 50 25\n")
+	if err := os.WriteFile(env.Path("/proc/buddyinfo"), blocks, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if page := os.Getpagesize(); page == 4096 {
+		for value, want := range map[string]string{"2M:101": "", "2M:102": "1", "2M:1": ""} {
+			if plan, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \""+value+"\"\n"), job); err != nil || plan.Compact.String() != want {
+				t.Errorf("%s: %v, compact %q, want %q", value, err, plan.Compact, want)
+			}
+		}
+	}
 	// A pool that the site has made larger than it lets jobs make it.
 	job.HugepagesPercent = 0
 	if _, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:2\"\n"), job); !errors.As(err, new(*RefusedError)) {

@@ -309,3 +309,26 @@ func TestSwapKey(t *testing.T) {
 		}
 	}
 }
+
+func TestFreeBlocks(t *testing.T) {
+	root := t.TempDir()
+	env := setting.NewEnvironment(root, nil)
+	if got := setting.FreeBlocks(env, 0, 2048); got != 0 {
+		t.Errorf("%d where nothing tells", got)
+	}
+	const text = "Node 0, zone      DMA      1      1      1      1      1      1      1      1      0      1      2 \n" +
+		"Node 0, zone   Normal    900    800    700    600    500    400    300    200    100      5      7 \n" +
+		"Node 1, zone   Normal      9      0      0      0      0      0      0      0      0      0      0 \n"
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "proc"), 0o700), os.WriteFile(filepath.Join(root, "proc/buddyinfo"), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	page := uint64(os.Getpagesize()) >> 10
+	for _, c := range []struct {
+		node       int
+		size, want uint64
+	}{{0, page << 9, 1 + 2*2 + 5 + 2*7}, {0, page << 10, 2 + 7}, {0, page << 11, 0}, {1, page << 9, 0}, {1, page, 9}, {2, page, 0}, {0, 0, 0}} {
+		if got := setting.FreeBlocks(env, c.node, c.size); got != c.want {
+			t.Errorf("node %d, %d KiB: %d, want %d", c.node, c.size, got, c.want)
+		}
+	}
+}

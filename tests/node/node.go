@@ -40,7 +40,8 @@ type Node struct {
 	MPS     fakemps.Programs // of a node that has them, see InstallMPS
 
 	bin    string
-	mpsJob int // number of its first job with an MPS daemon
+	kernel map[string]string // files of a node with settings, see AddSettings
+	mpsJob int               // number of its first job with an MPS daemon
 }
 
 // Driver returns the description of a driver for a machine's GPUs, with an

@@ -82,7 +82,7 @@ func TestHelp(t *testing.T) {
 		}
 		block, _, _ = strings.Cut(strings.TrimLeft(block, "\n"), "\n\n")
 		t.Logf("%s:\n%s", name, block)
-		for _, option := range []string{"--gpu-numa-bind", "--gpu-mig", "--gpu-clocks", "--gpu-power", "--gpu-compute-mode", "--gpu-mps"} {
+		for _, option := range []string{"--gpu-numa-bind", "--gpu-mig", "--gpu-clocks", "--gpu-power", "--gpu-compute-mode", "--gpu-mps", "--node-profile", "--thp", "--hugepages", "--drop-caches"} {
 			if got := strings.Count(block, option); got != 1 {
 				t.Errorf("%s: %s is in the block %d times", name, option, got)
 			}
