@@ -64,7 +64,7 @@ func testTaskLimits(t *testing.T, m *machine) {
 	m.checkAsBefore(t, before)
 
 	// With ConstrainSwapSpace each step that begins writes its own limit to the job.
-	m.must(t, "cp /etc/slurm/cgroup.conf /tmp/cgroup.conf && echo ConstrainSwapSpace=yes >>/etc/slurm/cgroup.conf && "+restartSlurmd)
+	m.must(t, "cp /etc/slurm/cgroup.conf /tmp/cgroup.conf && printf 'ConstrainSwapSpace=yes\\nAllowedSwapSpace=50\\n' >>/etc/slurm/cgroup.conf && "+restartSlurmd)
 	if got := run("srun -Q -n1 --mem=100 /tmp/limits srun"); strings.Contains(got, "swap=max") || strings.Contains(got, "swap=0") {
 		t.Fatalf("ConstrainSwapSpace: %q", got)
 	}
