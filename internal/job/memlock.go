@@ -53,6 +53,9 @@ func (m memlock) changes(_ context.Context, s *scene) ([]ledger.Change, error) {
 // file implements stepFile.
 func (m memlock) file(s *scene) (suffix, text string) { return s.tasksFile() }
 
+// note implements noted.
+func (m memlock) note(o *Option) { o.TasksOnly = m.want != option.Memlock{} }
+
 // unlimited is RLIM_INFINITY.
 const unlimited = ^uint64(0)
 
