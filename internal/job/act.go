@@ -10,10 +10,14 @@ import (
 	"gputune/internal/option"
 )
 
-// active is a wish that has something done to the node once, which is not put
-// back: caches to drop, "" none, and NUMA nodes whose memory is to be compacted.
-type active interface {
-	actions() (option.Caches, idset.Set)
+// dropping is a wish that has caches dropped, "" none, which is not put back.
+type dropping interface {
+	drops() option.Caches
+}
+
+// compacting is a wish that has the memory of NUMA nodes compacted.
+type compacting interface {
+	compacts() idset.Set
 }
 
 // noted is a wish with something for the report once it is applied.
@@ -27,15 +31,11 @@ type noted interface {
 func (h *Host) act(ctx context.Context, s *scene) error {
 	host := action.Host{Root: string(h.Site.Paths.Machine), Now: h.Now, Sync: h.Sync}
 	for _, a := range granted(s.options) {
-		w, is := a.wish.(active)
-		if !is {
+		w, is := a.wish.(dropping)
+		if !is || w.drops() == "" {
 			continue
 		}
-		caches, _ := w.actions()
-		if caches == "" {
-			continue
-		}
-		dropped, err := host.DropCaches(ctx, caches, h.syncFor(ctx))
+		dropped, err := host.DropCaches(ctx, w.drops(), h.syncFor(ctx))
 		switch {
 		case ctx.Err() != nil:
 			return err
@@ -54,12 +54,12 @@ func (h *Host) act(ctx context.Context, s *scene) error {
 	}
 	var done idset.Set
 	for _, a := range granted(s.options) {
-		w, is := a.wish.(active)
+		w, is := a.wish.(compacting)
 		if !is {
 			continue
 		}
-		_, nodes := w.actions()
-		if nodes = nodes.AndNot(done); nodes.Empty() {
+		nodes := w.compacts().AndNot(done)
+		if nodes.Empty() {
 			continue
 		}
 		done = done.Or(nodes)

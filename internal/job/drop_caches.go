@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"gputune/conf"
-	"gputune/internal/idset"
 	"gputune/internal/ledger"
 	"gputune/internal/option"
 )
@@ -28,5 +27,5 @@ func (w dropCaches) changes(ctx context.Context, s *scene) ([]ledger.Change, err
 	return nil, err
 }
 
-// actions implements active.
-func (w dropCaches) actions() (option.Caches, idset.Set) { return w.want, idset.Set{} }
+// drops implements dropping.
+func (w dropCaches) drops() option.Caches { return w.want }

@@ -60,5 +60,5 @@ func (w *hugepages) explain(err error) error {
 	return &setting.ValueError{Of: value.Of, Value: value.Value + " in all", Accepts: value.Accepts, Nearest: near}
 }
 
-// actions implements active.
-func (w *hugepages) actions() (option.Caches, idset.Set) { return "", w.plan.Compact }
+// compacts implements compacting.
+func (w *hugepages) compacts() idset.Set { return w.plan.Compact }

@@ -94,8 +94,11 @@ func plain(err error) error {
 	return errors.New(err.Error())
 }
 
-// actions implements active.
-func (w *profile) actions() (option.Caches, idset.Set) { return w.plan.DropCaches, w.plan.Compact }
+// drops implements dropping.
+func (w *profile) drops() option.Caches { return w.plan.DropCaches }
+
+// compacts implements compacting.
+func (w *profile) compacts() idset.Set { return w.plan.Compact }
 
 // note implements noted.
 func (w *profile) note(o *Option) {

@@ -154,8 +154,12 @@ func (h *Host) tell(report *Report, options []*asked) {
 					h.say("job %s: --%s: gpu %s: %s %s, was %s", report.Job, a.Name, gpu.PCI, s.Setting, s.Now, s.Before)
 				}
 			}
-			for _, s := range together(a.Node) {
-				h.say("job %s: --%s: %s %s, was %s", report.Job, a.Name, s.Setting, s.Now, s.Before)
+			var lines []line
+			for _, s := range a.Node {
+				lines = append(lines, line{report.Job, s.Setting, fmt.Sprintf("%s, was %s", s.Now, s.Before)})
+			}
+			for _, l := range together(lines) {
+				h.say("job %s: --%s: %s %s", l.job, a.Name, l.key, l.text)
 			}
 			for _, line := range a.remarks() {
 				h.say("job %s: %s: %s", report.Job, a.given(), oneLine(line))

@@ -24,9 +24,9 @@ func (h *Host) RestoreAll(ctx context.Context) error {
 		return err
 	}
 	report, err := l.ReleaseAll(ctx, func(string) bool { return false })
+	h.describe(report.Outcomes)
 	failed := map[string]bool{}
 	for _, outcome := range report.Outcomes {
-		h.say("%s", Describe(outcome))
 		failed[outcome.Job] = failed[outcome.Job] || outcome.Err != nil
 	}
 	var other []error

@@ -1,38 +1,43 @@
 package job
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
 	"gputune/internal/idset"
 )
 
-// together joins changes that differ in the number of a CPU alone, so that a node
-// of many has one line in the Prolog's output: "cpuidle/cpu0-255/latency".
-func together(changes []Changed) []Changed {
-	type place struct{ before, behind, prior, now string }
-	var list []Changed
-	at := map[place]int{}
-	numbers := map[place]idset.Set{}
-	for _, c := range changes {
-		folder, rest, _ := strings.Cut(c.Setting, "/")
+// line is what is said about a setting.
+type line struct{ job, key, text string }
+
+// String returns the line.
+func (l line) String() string { return fmt.Sprintf("job %s: %s: %s", l.job, l.key, l.text) }
+
+// together joins lines that differ in the number of a CPU alone, so that a node of
+// many has one line in slurmd's log: "cpuidle/cpu0-255/latency".
+func together(lines []line) []line {
+	var list []line
+	at := map[line]int{} // by the line with a star for the number
+	numbers := map[line]idset.Set{}
+	for _, l := range lines {
+		folder, rest, _ := strings.Cut(l.key, "/")
 		thing, name, found := strings.Cut(rest, "/")
 		word := strings.TrimRight(thing, "0123456789")
 		number, err := strconv.Atoi(thing[len(word):])
 		if !found || err != nil || folder != "cpuidle" && folder != "cpufreq" {
-			list = append(list, c)
+			list = append(list, l)
 			continue
 		}
-		p := place{folder + "/" + word, "/" + name, c.Before, c.Now}
-		set := numbers[p].Or(idset.Of(number))
-		numbers[p] = set
-		i, has := at[p]
+		same := line{l.job, folder + "/" + word + "*/" + name, l.text}
+		i, has := at[same]
 		if !has {
 			i = len(list)
-			at[p] = i
-			list = append(list, c)
+			at[same] = i
+			list = append(list, l)
 		}
-		list[i].Setting = p.before + set.String() + p.behind
+		numbers[same] = numbers[same].Or(idset.Of(number))
+		list[i].key = fmt.Sprintf("%s/%s%v/%s", folder, word, numbers[same], name)
 	}
 	return list
 }

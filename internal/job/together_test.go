@@ -1,7 +1,6 @@
 package job
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -11,22 +10,35 @@ import (
 
 // Lines that differ in the number of a CPU alone are one, in the place of the first.
 func TestTogether(t *testing.T) {
-	var changes []Changed
-	for _, line := range strings.Fields("cpuidle/cpu0/latency:0:20 irq/0000:41:00.0/31/affinity:0-3:1 cpuidle/cpu1/latency:0:20 cpuidle/cpu3/latency:0:20 " +
+	var lines []line
+	for _, text := range strings.Fields("cpuidle/cpu0/latency:0:20 irq/0000:41:00.0/31/affinity:0-3:1 cpuidle/cpu1/latency:0:20 cpuidle/cpu3/latency:0:20 " +
 		"cpuidle/cpu2/latency:5:20 cpufreq/policy0/governor:powersave:performance cpufreq/policy4/governor:powersave:performance cpufreq/policy0/min:8:9 " +
 		"sysctl/vm.swappiness:60:1 hugepages/node0/2048kB:0:4 hugepages/node1/2048kB:0:4") {
-		words := strings.Split(line, ":")
+		words := strings.Split(text, ":")
 		n := len(words)
-		changes = append(changes, Changed{Setting: strings.Join(words[:n-2], ":"), Before: words[n-2], Now: words[n-1]})
+		lines = append(lines, line{"7", strings.Join(words[:n-2], ":"), strings.Join(words[n-2:], ":")})
 	}
 	var got []string
-	for _, c := range together(changes) {
-		got = append(got, fmt.Sprintf("%s:%s:%s", c.Setting, c.Before, c.Now))
+	for _, l := range together(lines) {
+		got = append(got, l.key+":"+l.text)
 	}
 	const want = "cpuidle/cpu0-1,3/latency:0:20 irq/0000:41:00.0/31/affinity:0-3:1 cpuidle/cpu2/latency:5:20 cpufreq/policy0,4/governor:powersave:performance " +
 		"cpufreq/policy0/min:8:9 sysctl/vm.swappiness:60:1 hugepages/node0/2048kB:0:4 hugepages/node1/2048kB:0:4"
-	if strings.Join(got, " ") != want || changes[0].Setting != "cpuidle/cpu0/latency" {
+	if strings.Join(got, " ") != want || lines[0].key != "cpuidle/cpu0/latency" {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
+	}
+}
+
+// What was not done is said, a line each.
+func TestRemarks(t *testing.T) {
+	o := Option{
+		Skipped:   []Skipped{{"governor", "this machine has none"}},
+		Unmovable: []Unmovable{{"0000:41:00.0", []int{31, 33, 32}}}, TasksOnly: true,
+	}
+	const want = "left out: governor: this machine has none|left alone: interrupts 31-33 of 0000:41:00.0: the kernel manages their CPUs|" +
+		"for the job's tasks alone: the node is not changed"
+	if got := strings.Join(o.remarks(), "|"); got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

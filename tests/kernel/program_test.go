@@ -41,9 +41,9 @@ func onKernel(t *testing.T, config string) *node.Node {
 	}
 	must(t, os.WriteFile(filepath.Join(machine, "sys/devices/system/node/node0/meminfo"), []byte(text(t, "/sys/devices/system/node/node0/meminfo")), 0o600))
 	if pci, irq := movable(t); irq != 0 {
-		real, err := filepath.EvalSymlinks("/sys/bus/pci/devices/" + pci + "/msi_irqs")
+		irqs, err := filepath.EvalSymlinks("/sys/bus/pci/devices/" + pci + "/msi_irqs")
 		must(t, err)
-		must(t, os.Symlink(real, filepath.Join(machine, "sys/bus/pci/devices", n.Machine.GPUs[0].PCI, "msi_irqs")))
+		must(t, os.Symlink(irqs, filepath.Join(machine, "sys/bus/pci/devices", n.Machine.GPUs[0].PCI, "msi_irqs")))
 	}
 	return n
 }

@@ -205,24 +205,29 @@ func TestRefusedNodeSettings(t *testing.T) {
 		{"", Job{Options: one("node-profile", "none"), Env: exclusive}, "--node-profile=none: no profile \"none\": this site has benchmark, inference, training\n"},
 		{"", Job{Options: one("hugepages", "2M:8"), Env: exclusive}, "--hugepages=2M:8: the job has no GPU of its own on this node, and the hugepages go where its GPUs are\n"},
 		{
-			"", Job{GPUs: "0", Options: one("hugepages", "2M:5000"), Env: exclusive},
+			"",
+			Job{GPUs: "0", Options: one("hugepages", "2M:5000"), Env: exclusive},
 			"--hugepages=2M:5000: node 0: hugepages of 2048 kB: 5003 in all: 4096 MiB of the node are free or cached files; nearest: 2M:2049\n",
 		},
 		{
-			"", Job{GPUs: "2", Options: one("hugepages", "2M:8000"), Env: exclusive},
+			"",
+			Job{GPUs: "2", Options: one("hugepages", "2M:8000"), Env: exclusive},
 			"--hugepages=2M:8000: node 1: 2M:8000: pools of 16006 MiB: the site allows 90 % of the node's memory, 14745 MiB; nearest: 2M:7369\n",
 		},
 		{
-			"", Job{GPUs: "2", Options: one("hugepages", "1G:1"), Env: exclusive},
+			"",
+			Job{GPUs: "2", Options: one("hugepages", "1G:1"), Env: exclusive},
 			"--hugepages=1G:1: node 1: hugepages of 1048576 kB: this machine has none (/sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages); the node has sizes 2048kB\n",
 		},
 		{"[thp]\ndeny = [\"user:root\"]\n", Job{Options: one("thp", "never"), Env: exclusive}, "--thp=never: the site denies it to user:root\n"},
 		{
-			"[profile.bad.sysctl]\n\"vm.swappiness\" = 300\n", Job{Options: one("node-profile", "bad"), Env: exclusive},
+			"[profile.bad.sysctl]\n\"vm.swappiness\" = 300\n",
+			Job{Options: one("node-profile", "bad"), Env: exclusive},
 			"--node-profile=bad: sysctl.vm.swappiness: sysctl vm.swappiness: 300: want 0 to 200\n",
 		},
 		{
-			"[gpu_clocks]\nmax_mhz = 900\n[profile.bad]\ngpu_clocks = 1500\n", Job{GPUs: "0", Options: one("node-profile", "bad"), Env: exclusive},
+			"[gpu_clocks]\nmax_mhz = 900\n[profile.bad]\ngpu_clocks = 1500\n",
+			Job{GPUs: "0", Options: one("node-profile", "bad"), Env: exclusive},
 			"--node-profile=bad: gpu_clocks: gpu " + n.Machine.GPUs[0].PCI + ": clocks 1500 MHz: the site allows 345–900 MHz\n",
 		},
 	} {
@@ -242,8 +247,26 @@ func TestRefusedNodeSettings(t *testing.T) {
 			}
 		})
 	}
+	// What only depends on where a GPU is can be had with a part of one.
+	j := Job{ID: 229, GPUs: "2", Options: map[string]string{"hugepages": "2M:8"}, Env: append([]string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}, exclusive...)}
+	if err := n.Configure("[profile.lock]\ngpu_clocks = \"low\"\n"); err != nil {
+		t.Fatal(err)
+	}
+	n.prolog(t, j)
+	if _, notice := n.report(t, "229"); notice != "" {
+		t.Errorf("notice %q", notice)
+	}
+	n.wantSettings(t, map[string]string{pool1: "11"})
+	n.epilog(t, j)
+	j.Options = one("node-profile", "lock")
+	n.prolog(t, j)
+	if _, notice := n.report(t, "229"); notice != "fail\n--node-profile=lock: gpu_clocks: the job shares its GPU: gres/mps gives it a part of the GPU, and only a whole GPU can be changed\n" {
+		t.Errorf("notice %q", notice)
+	}
+	n.epilog(t, j)
+	n.wantBack(t, gpus)
 	// Never can be had for the job alone, wherever it runs.
-	j := Job{ID: 230, Options: one("thp", "never")}
+	j = Job{ID: 230, Options: one("thp", "never")}
 	if err := n.Configure(""); err != nil {
 		t.Fatal(err)
 	}
