@@ -86,6 +86,7 @@ func twoNodes(t *testing.T, without bool) *site.Site {
 }
 
 func TestHeterogeneousJob(t *testing.T) {
+	t.Parallel()
 	gpu := []string{"--gpus=1"}
 	t.Run("without the plugin", func(t *testing.T) {
 		testHeterogeneous(t, twoNodes(t, true), gpu)
