@@ -180,7 +180,7 @@ esac
 		{"killed", "ran\n", ""},
 		{"fine", "ran\n", ""},
 	} {
-		result, err := s.Run(t.Context(), "srun", "-n1", "--gpu-power="+c.value, "echo", "ran")
+		result, err := s.Run(t.Context(), "srun", "-Q", "-n1", "--gpu-power="+c.value, "echo", "ran")
 		if err != nil {
 			t.Fatal(err)
 		}
