@@ -27,6 +27,7 @@ func withLimit(t *testing.T, s *site.Site, command string) bed.Result {
 // --gpu-memlock lasts: Slurm, which sets limits after the plugin, would bring back
 // those of where the job was submitted.
 func TestMemlock(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "")
 	hard := strings.TrimSpace(must(t, s.Site, "sh", "-c", "ulimit -Hl").Stdout)
 	if without := withLimit(t, s.Site, "srun -Q -n1 "+locked+"srun"); without.Stdout != "srun 128 "+hard+" 128\n" {
@@ -69,6 +70,7 @@ func TestMemlock(t *testing.T) {
 
 // --thp=never on a node that the job shares is had by each of its processes.
 func TestTHPOfTasks(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "")
 	const show = `sh -c 'sed -n "s/^THP_enabled:\t//p" /proc/self/status; sh -c "sed -n \"s/^THP_enabled:\t//p\" /proc/self/status"'`
 	if got := must(t, s.Site, "sh", "-c", "srun -Q -n1 "+show); got.Stdout != "1\n1\n" {
@@ -90,6 +92,7 @@ func TestTHPOfTasks(t *testing.T) {
 
 // Where Slurm's cgroups are v1 nothing can be limited: it is said, and the job runs.
 func TestSwapThatCannotBeLimited(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "[profile.small]\nswap = \"off\"\n")
 	result := must(t, s.Site, "srun", "-Q", "-n1", "--gpus=1", "--node-profile=small", "--gpu-numa-bind=verbose,strict", "echo", "ran")
 	for _, want := range []string{
@@ -113,6 +116,7 @@ func TestSwapThatCannotBeLimited(t *testing.T) {
 
 // The Prolog sees mem=bind of the job, however it is made, and not that of a step.
 func TestDropBeforeBind(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "[drop_caches]\nbefore_bind = \"page\"\n")
 	const drop = "proc/sys/vm/drop_caches"
 	file := filepath.Join(s.Folder, "machine", drop)
@@ -150,6 +154,7 @@ func TestDropBeforeBind(t *testing.T) {
 // Where files hold the memory that mem=bind is to take it is said once, and fails
 // no task.
 func TestMemoryHeldByFiles(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Bed: bed.Options{ConstrainDevices: true, ExtraSlurmConf: []string{"SelectTypeParameters=CR_Core_Memory"}}})
 	meminfo := func(free int) {
 		put(t, s, "sys/devices/system/node/node0/meminfo",
@@ -176,6 +181,7 @@ func TestMemoryHeldByFiles(t *testing.T) {
 
 // A core that cannot be loaded costs the limit of swap, and no step.
 func TestSwapWithoutTheCore(t *testing.T) {
+	t.Parallel()
 	s := &settings{Site: start(t, site.Options{
 		Jobs: true, Config: "[profile.small]\nswap = \"off\"\n", Arguments: []string{"core=/nonexistent/core.so"},
 		Bed: bed.Options{NCPU: 4, TaskPlugin: "task/none", ExtraSlurmConf: []string{"PrologFlags=Alloc"}},

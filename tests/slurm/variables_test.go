@@ -72,6 +72,7 @@ func linesOf(text string) []string {
 
 // Each task has the site's variables for its GPU, and the user's own stay.
 func TestVariables(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string]bed.Options{"devices constrained": {ConstrainDevices: true}, "devices open": {}} {
 		t.Run(name, func(t *testing.T) {
 			s := startWithNICs(t, options)
@@ -114,6 +115,7 @@ func TestVariables(t *testing.T) {
 
 // What a batch script was given is not taken for the user's own by the steps in it.
 func TestVariablesOfInnerSteps(t *testing.T) {
+	t.Parallel()
 	s := startWithNICs(t, bed.Options{ConstrainDevices: true})
 	script, output := filepath.Join(s.Dir, "work", "variables.sh"), filepath.Join(s.Dir, "work", "variables.out")
 	two := "srun -n2 -O --gpus=4 --gpu-bind=map_gpu:2,0 sh -c '" + showVariables + "' | sort\n"
