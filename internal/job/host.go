@@ -68,7 +68,7 @@ func (h *Host) Relevant() []string {
 				continue
 			}
 		}
-		if ours || strings.HasPrefix(name, "SLURM") || strings.HasPrefix(name, "CUDA_") || name == "LD_LIBRARY_PATH" || name == "PATH" {
+		if ours || strings.HasPrefix(name, "SLURM") || strings.HasPrefix(name, "CUDA_") || name == bindVariable || name == "LD_LIBRARY_PATH" || name == "PATH" {
 			list = append(list, variable)
 		}
 	}

@@ -44,6 +44,7 @@ type target struct {
 	pci, uuid string
 	index     int    // Slurm's, -1 not known
 	device    string // its device file, "" not known
+	model     string // as the driver names it, "" not known
 }
 
 // jobGPUs are the GPUs of the job on this node.
@@ -55,7 +56,7 @@ type jobGPUs struct {
 // Asks tells whether the job asked for something, or left something from an
 // earlier run: whether Prolog has work that can take time.
 func (h *Host) Asks() bool {
-	return len(h.variables()) > 0 || h.Holds()
+	return len(h.variables()) > 0 || h.Holds() || h.dropsBeforeBind()
 }
 
 // variables returns the names of gputune's variables of the job.
@@ -97,6 +98,9 @@ func (h *Host) Prolog(ctx context.Context) {
 		if err := h.reports().remove(job.ID); err != nil {
 			h.say("job %s: earlier reports: %v", job.ID, err)
 		}
+		if err == nil {
+			h.beforeBind(ctx, job, options)
+		}
 		return
 	case err != nil:
 		report.Fault = err.Error()
@@ -104,6 +108,7 @@ func (h *Host) Prolog(ctx context.Context) {
 		report.Fault = h.SiteError.Error()
 	default:
 		report.Fault = h.carryOut(ctx, job, options)
+		h.beforeBind(ctx, job, options)
 	}
 	h.tell(report, options)
 }
@@ -348,7 +353,7 @@ func (h *Host) gpus(job slurm.Job, read func() (*node.Node, error)) (*jobGPUs, e
 			return nil, fault{fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)}
 		}
 		found.list = append(found.list, target{
-			pci: gpu.PCI, uuid: gpu.UUID, index: slices.Index(n.Order, position), device: n.Devices[position],
+			pci: gpu.PCI, uuid: gpu.UUID, index: slices.Index(n.Order, position), device: n.Devices[position], model: gpu.Model,
 		})
 	}
 	return found, nil

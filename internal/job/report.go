@@ -187,8 +187,9 @@ const (
 	noticeSuffix = ".notice"
 	shownSuffix  = ".notice.shown"
 	newSuffix    = ".new"
-	mpsSuffix    = ".mps" // what the job's steps have to know of its MPS daemon
-	migSuffix    = ".mig" // the MIG devices of its GPUs
+	mpsSuffix    = ".mps"   // what the job's steps have to know of its MPS daemon
+	migSuffix    = ".mig"   // the MIG devices of its GPUs
+	tasksSuffix  = ".tasks" // what the processes of its tasks are given
 )
 
 func (h *Host) reports() reports {
@@ -243,7 +244,7 @@ func (r reports) put(job, suffix string, text []byte) error {
 // remove removes all of a job's files. None is no error.
 func (r reports) remove(job string) error {
 	var failed []error
-	for _, suffix := range []string{noticeSuffix, shownSuffix, mpsSuffix, migSuffix, reportSuffix, newSuffix} {
+	for _, suffix := range []string{noticeSuffix, shownSuffix, mpsSuffix, migSuffix, tasksSuffix, reportSuffix, newSuffix} {
 		if err := r.Remove(reportName(job, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = append(failed, err)
 		}

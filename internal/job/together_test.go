@@ -29,6 +29,19 @@ func TestTogether(t *testing.T) {
 	}
 }
 
+// What was not done is said, a line each.
+func TestRemarks(t *testing.T) {
+	o := Option{
+		Skipped:   []Skipped{{"governor", "this machine has none"}},
+		Unmovable: []Unmovable{{"0000:41:00.0", []int{31, 33, 32}}}, TasksOnly: true,
+	}
+	const want = "left out: governor: this machine has none|left alone: interrupts 31-33 of 0000:41:00.0: the kernel manages their CPUs|" +
+		"for the job's tasks alone: the node is not changed"
+	if got := strings.Join(o.remarks(), "|"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Of two options that want one setting to have different values the second one is
 // refused.
 func TestContradict(t *testing.T) {

@@ -36,6 +36,7 @@ var wishes = map[string]func(value string, site conf.Config) (wish, error){
 	option.PowerName:       newPower,
 	option.ComputeModeName: newComputeMode,
 	option.MPSName:         newMPS,
+	option.MemlockName:     newMemlock,
 }
 
 // gpuWish is an option that sets each GPU of the job by itself.
@@ -90,6 +91,7 @@ func (f fault) Unwrap() error { return f.error }
 
 // scene is a job on its node as wishes see it.
 type scene struct {
+	root    string // of the node's own /proc, "/" outside tests
 	job     slurm.Job
 	site    conf.Config
 	env     *setting.Environment
@@ -102,7 +104,7 @@ type scene struct {
 func (h *Host) scene(job slurm.Job, env *setting.Environment, options []*asked) *scene {
 	read := sync.OnceValues(h.node)
 	return &scene{
-		job: job, site: h.Site, env: env, options: options, read: read,
+		root: h.Root, job: job, site: h.Site, env: env, options: options, read: read,
 		find: sync.OnceValues(func() (*jobGPUs, error) { return h.gpus(job, read) }),
 	}
 }

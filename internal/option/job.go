@@ -33,6 +33,7 @@ func JobOptions() []JobOption {
 		{PowerName, PowerForms, check(ParsePower)},
 		{ComputeModeName, ComputeModeForms, check(ParseComputeMode)},
 		{MPSName, MPSForms, check(ParseMPS)},
+		{MemlockName, MemlockForms, check(ParseMemlock)},
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 func TestJobOptions(t *testing.T) {
 	want := map[string]string{
 		"gpu-clocks": "SPANK_GPUTUNE_GPU_CLOCKS", "gpu-power": "SPANK_GPUTUNE_GPU_POWER",
-		"gpu-compute-mode": "SPANK_GPUTUNE_GPU_COMPUTE_MODE", "gpu-mps": "SPANK_GPUTUNE_GPU_MPS", "gpu-mig": "SPANK_GPUTUNE_GPU_MIG",
+		"gpu-compute-mode": "SPANK_GPUTUNE_GPU_COMPUTE_MODE", "gpu-mps": "SPANK_GPUTUNE_GPU_MPS", "gpu-memlock": "SPANK_GPUTUNE_GPU_MEMLOCK", "gpu-mig": "SPANK_GPUTUNE_GPU_MIG",
 		"node-profile": "SPANK_GPUTUNE_NODE_PROFILE", "thp": "SPANK_GPUTUNE_THP", "hugepages": "SPANK_GPUTUNE_HUGEPAGES",
 		"drop-caches": "SPANK_GPUTUNE_DROP_CACHES",
 	}

@@ -134,7 +134,8 @@ func (c Conf) Shared(job Job, node string, machine int) error {
 		}
 	}
 	ask := &SharedError{"the job does not have the node for itself", "ask for --exclusive"}
-	if job.Oversubscribe == "YES" || job.CPUs == 0 || job.CPUs < cmp.Or(c.nodeCPUs(node), machine) {
+	all := cmp.Or(c.nodeCPUs(node), machine)
+	if job.Oversubscribe == "YES" || job.CPUs == 0 || all == 0 || job.CPUs < all {
 		return ask
 	}
 	// All CPUs, and whether somebody else has some of them, too.

@@ -69,6 +69,12 @@ func TestShared(t *testing.T) {
 	}
 }
 
+func TestSharedUnknown(t *testing.T) {
+	if err := (Conf{}).Shared(Job{CPUs: 8}, "n1", 0); err == nil {
+		t.Error("alone on a node of no known CPUs")
+	}
+}
+
 func TestCPUsHere(t *testing.T) {
 	for _, c := range []struct {
 		perNode, nodes string

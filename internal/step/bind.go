@@ -40,6 +40,8 @@ type Outcome struct {
 	Visible  []string
 	Warnings []string // what could not be had as asked
 	Notes    []string // what else is worth knowing
+	// Variables are the site's for this task, if its GPUs are those.
+	Variables Variables
 }
 
 // Result is what was done for the step.
@@ -47,6 +49,12 @@ type Result struct {
 	GPUs   idset.Set         // of the step
 	Shares []placement.Share // one for each GPU of the machine that the step may use
 	Tasks  []Outcome         // one for each task
+	// Cautions are what the user should know and no task fails for.
+	Cautions []string
+	// OfGPU are the variables for a task that has one GPU of the step alone, and
+	// Anywhere those for one whose GPUs are others.
+	OfGPU    []Variables
+	Anywhere Variables
 }
 
 var errNoDeviceCgroup = errors.New("the task is in no cgroup in which Slurm constrains devices")
@@ -105,6 +113,8 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 		}
 		s.apply(&tasks[i], outcome)
 	}
+	s.variables(layout, &result)
+	s.lookAtMemory(s.memoryMiB, &result)
 	return result, nil
 }
 

@@ -9,10 +9,12 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/mig"
+	"gputune/internal/nic"
 	"gputune/internal/node"
 	"gputune/internal/option"
 	"gputune/internal/placement"
 	"gputune/internal/slurm"
+	"gputune/internal/template"
 	"gputune/internal/topology"
 )
 
@@ -24,6 +26,7 @@ type Request struct {
 	Given       bool              // the user gave the option; else it is the site's default
 	Environment map[string]string // variables of the step
 	Process     map[string]string // SLURM_CONF and SLURMD_NODENAME of slurmstepd itself, which no user sets
+	MemoryMiB   uint64            // that the step was given on this node, 0: not known
 	MIG         string            // the MIG devices of the job's GPUs as mig.Handout writes them, "": they are not split
 }
 
@@ -44,7 +47,11 @@ type Step struct {
 	Log []string
 
 	root        string
+	machineRoot string
 	given       bool
+	memoryMiB   uint64
+	templates   map[string]template.Template
+	nics        []nic.Device // that can be used, none where no template needs one
 	constrained constraints
 	splits      []mig.Split // by position in Machine.GPUs; none: no GPU of the job is split
 	environment map[string]string
@@ -66,7 +73,7 @@ func (e *OptionError) Unwrap() error { return e.error }
 // its GPUs. An error means that nothing can be bound; it is an *OptionError
 // where the user's value is the reason.
 func Open(request Request) (*Step, error) {
-	s := &Step{root: request.Root, given: request.Given, environment: request.Environment}
+	s := &Step{root: request.Root, given: request.Given, environment: request.Environment, memoryMiB: request.MemoryMiB}
 	config, err := conf.Load(request.Config)
 	if err != nil {
 		s.log("%v: the defaults are used", err)
@@ -84,6 +91,12 @@ func Open(request Request) (*Step, error) {
 		return nil, err
 	}
 	s.Machine, s.Order, s.Devices = n.Machine, n.Order, n.Devices
+	s.machineRoot = string(config.Paths.Machine)
+	if s.Option.On {
+		if err := s.readTemplates(config); err != nil {
+			s.log("network devices: %v: variables that need them are not set", err)
+		}
+	}
 	s.constrained = constraints{devices: n.ConstrainDevices, cores: n.ConstrainCores}
 	s.Log = append(s.Log, n.Log...)
 	s.split(request.MIG)

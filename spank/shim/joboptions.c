@@ -34,6 +34,8 @@ static const struct job_option {
 				     "sizes with commas between", 1 },
 	{ "drop-caches", "[WHAT]", "free the memory that holds files before the job begins: page (as without =), slab "
 				   "or all", 2 },
+	{ "gpu-memlock", "SIZE", "how much memory each of the job's processes may lock (pin): unlimited, inherit, or a "
+				 "number with M, G or T", 1 },
 };
 #define OPTIONS (sizeof(table) / sizeof(table[0]))
 #define NAME_SIZE 128 /* of a variable that is made of an option's name */

@@ -468,3 +468,24 @@ compact_memory = "on"
 	}
 	t.Logf("%d kill points", tried)
 }
+
+// Two options of a job that want one setting to have two values: the second one is
+// refused.
+func TestContradiction(t *testing.T) {
+	n, gpus := beginSettings(t, "[node]\nsysctls = [\"vm.min_free_kbytes\"]\n[profile.training]\n[profile.inference]\n[profile.benchmark]\n"+
+		"[profile.x.sysctl]\n\"vm.min_free_kbytes\" = 90000\n")
+	if err := n.SetSetting("proc/sys/vm/min_free_kbytes", "100"); err != nil {
+		t.Fatal(err)
+	}
+	j := Job{ID: 70, Options: map[string]string{"thp": "always", "node-profile": "x"}, Env: exclusive}
+	n.prolog(t, j)
+	_, notice := n.report(t, "70")
+	if !strings.HasPrefix(notice, "fail\n--node-profile=x: sysctl/vm.min_free_kbytes cannot be 90000: --thp wants it to be ") {
+		t.Errorf("%q", notice)
+	}
+	if line, err := n.Setting("proc/sys/vm/min_free_kbytes"); err != nil || line != "100" {
+		t.Errorf("%s, %v", line, err)
+	}
+	n.epilog(t, j)
+	n.wantBack(t, gpus)
+}

@@ -61,6 +61,7 @@ func allTests() []tests {
 			{"JobSettings", testJobSettings},
 			{"RefusedSettings", testRefusedSettings},
 			{"MPSUnit", testMPSUnit},
+			{"TaskLimits", testTaskLimits},
 			{"SettingsOfNode", testSettingsOfNode},
 			{"SettingsKilled", testSettingsKilled},
 			{"SettingsShared", testSettingsShared},
