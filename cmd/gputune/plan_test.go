@@ -256,3 +256,22 @@ func TestComparisonSaysWhatItLacks(t *testing.T) {
 		}
 	}
 }
+
+// What only Slurm decides is said where the plan rests on it.
+func TestPlanSaysWhatSlurmDecides(t *testing.T) {
+	root := render(t, "demo-dual")
+	for arguments, want := range map[string]string{
+		"--tasks=2 --bind=cpus=none":                   "the locality is that of all CPUs granted",
+		"--tasks=3 --bind=gpus=local":                  "gpus=local takes all CPUs granted for its own",
+		"--gpus-per-task=1 --bind=gpus=local":          "",
+		"--tasks=1 --bind=gpus=local,cpus=none":        "",
+		"--gpus-per-task=2 --bind=cpus=none,mem=none":  "the locality is that of all CPUs granted",
+		"--gpus-per-task=1 --bind=cpus=socket,smt=one": "",
+	} {
+		text := output(t, append(strings.Fields("plan "+arguments), "--topology", root)...)
+		const begin = "not stated: where Slurm binds each task"
+		if want == "" && strings.Contains(text, begin) || want != "" && !strings.Contains(text, begin+": "+want) {
+			t.Errorf("%s: want %q in\n%s", arguments, want, text)
+		}
+	}
+}

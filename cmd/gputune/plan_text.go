@@ -30,7 +30,7 @@ func (t planText) write(w io.Writer) error {
 	if err := tasks.Write(w, t.colours); err != nil {
 		return err
 	}
-	if err := writeRemarks(w, t.warnings(), t.source.Unknown, t.colours); err != nil {
+	if err := writeRemarks(w, t.warnings(), slices.Concat(t.source.Unknown, t.assumed()), t.colours); err != nil {
 		return err
 	}
 	if err := t.writeReasons(w); err != nil {
@@ -93,6 +93,20 @@ func tasksNamed(ids idset.Set) string {
 		return "task " + ids.String()
 	}
 	return "tasks " + ids.String()
+}
+
+// assumed says what the plan rests on that only Slurm decides: which CPUs it binds
+// each task to, before gputune does.
+func (t planText) assumed() []string {
+	several := slices.ContainsFunc(t.request.Tasks, func(task placement.Task) bool { return len(task.GPUs) > 1 })
+	switch {
+	case len(t.request.Tasks) < 2:
+	case t.bind.Policy.CPUs == placement.CPUsNone:
+		return []string{"where Slurm binds each task: the locality is that of all CPUs granted"}
+	case t.bind.Policy.GPUs == placement.GPUsLocal && several:
+		return []string{"where Slurm binds each task: gpus=local takes all CPUs granted for its own"}
+	}
+	return nil
 }
 
 func (t planText) writeReasons(w io.Writer) error {

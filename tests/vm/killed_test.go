@@ -93,8 +93,8 @@ printf '\torphans=%s' $orphans
 began=${EPOCHREALTIME/./} idle=no
 scancel $(squeue -h -o %i)
 while [ "$(since $began)" -lt 60000 ]; do
-	[ "$(sinfo -h -o '%T %E')" = "idle none" ] && [ -z "$(squeue -h)" ] && { idle=yes; break; }
-	pause 0.3
+	[ -z "$(squeue -h)" ] && [ "$(sinfo -h -o '%T %E')" = "idle none" ] && { idle=yes; break; }
+	pause 0.5
 done
 printf '\tidle=%s\tidle_ms=%s\tnode=%s' $idle "$(since $began)" "$(sinfo -h -o '%T %E')"
 [ -n "$srun_ms" ] || await_srun
@@ -148,7 +148,7 @@ func testKilledSteps(t *testing.T, m *machine) {
 	binding := 0
 	for _, kill := range kills {
 		arguments := fmt.Sprintf("%s %s %.2f %s", kill.victim, kill.moment, 0.25*rng.Float64(), kill.option)
-		result := m.tryFor(t, killTimeout, "/tmp/kill "+arguments)
+		result := m.tryFor(t, killTimeout, onOneCPU+"/tmp/kill "+arguments)
 		f := fields(strings.TrimSpace(result.Output))
 		ok := result.Code == 0 && f["srun_ms"] != "never" && f["srun_status"] != "0" && f["orphans"] == "0" && f["idle"] == "yes" && f["inside"] == "" &&
 			(f["left"] == "0" || kill.victim != "tasks")

@@ -54,7 +54,7 @@ func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	m := &machine{VM: vm, suite: suite, log: &strings.Builder{}}
 	t.Cleanup(func() { m.explain(t) })
 	began := time.Now()
-	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' SLURM_EXTRA='%s' slurm-up && nvml-up",
+	m.must(t, fmt.Sprintf("cp -a %[1]s/vm-root-%[2]s/. / && cp %[1]s/vm-tools/look-at-task /usr/local/bin/ && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %[3]s PLUGSTACK='%[4]s' SLURM_EXTRA='%[5]s' slurm-up && nvml-up",
 		guestBuild, suite.Slurm(), tests.settings, plugstack, slurmConf+tests.slurmConf))
 	var memoryOnly idset.Set
 	for id, n := range topo.Nodes {
@@ -177,7 +177,8 @@ const jobCgroups = "find /sys/fs/cgroup/system.slice/node1_slurmstepd.scope -min
 // waitIdle waits until no job is left and the node is ready for the next.
 func (m *machine) waitIdle(t *testing.T) {
 	t.Helper()
-	script := `for i in $(seq 100); do [ "$(sinfo -h -o %T)" = idle ] && [ -z "$(squeue -h)" ] && exit 0; sleep 0.5; done; squeue; sinfo -N -o '%N %T %E'; exit 1`
+	// Each look costs as much as a task.
+	script := `for i in $(seq 60); do [ -z "$(squeue -h)" ] && [ "$(sinfo -h -o %T)" = idle ] && exit 0; sleep 1; done; squeue; sinfo -N -o '%N %T %E'; exit 1`
 	if result := m.try(t, script); result.Code != 0 {
 		t.Fatalf("the node does not become idle:\n%s", result.Output)
 	}

@@ -54,6 +54,7 @@ func allTests() []tests {
 		// extern step.
 		{"gh-nonode", gpuOnNode1, prologEpilog, []test{
 			{"Nodes", testMemoryOnlyNodes},
+			{"Plan", testPlan},
 			{"UnknownLocality", testUnknownLocality},
 			{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
 			{"NoLocalCPU", testNoLocalCPU},
