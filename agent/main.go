@@ -72,6 +72,10 @@ func run(arguments []string) error {
 		Notify: agent.Systemd{Log: log},
 	}
 	a.Verify = &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics}
+	a.Follow = &agent.Follower{
+		Host: verify.This(), Config: *config, Log: log, Metrics: a.Metrics,
+		Watcher: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},
+	}
 	a.Load()
 	unlock, err := agent.Lock(string(host.Site.Paths.Run))
 	if err != nil {

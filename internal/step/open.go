@@ -24,6 +24,7 @@ type Request struct {
 	Given       bool              // the user gave the option; else it is the site's default
 	Environment map[string]string // variables of the step
 	Process     map[string]string // SLURM_CONF and SLURMD_NODENAME of slurmstepd itself, which no user sets
+	Job, Step   uint32            // Slurm's ids, for Follow of the option
 	MIG         string            // the MIG devices of the job's GPUs as mig.Handout writes them, "": they are not split
 }
 
@@ -44,6 +45,8 @@ type Step struct {
 	Log []string
 
 	root        string
+	site        conf.Config
+	job, id     uint32
 	given       bool
 	constrained constraints
 	splits      []mig.Split // by position in Machine.GPUs; none: no GPU of the job is split
@@ -66,11 +69,12 @@ func (e *OptionError) Unwrap() error { return e.error }
 // its GPUs. An error means that nothing can be bound; it is an *OptionError
 // where the user's value is the reason.
 func Open(request Request) (*Step, error) {
-	s := &Step{root: request.Root, given: request.Given, environment: request.Environment}
+	s := &Step{root: request.Root, job: request.Job, id: request.Step, given: request.Given, environment: request.Environment}
 	config, err := conf.Load(request.Config)
 	if err != nil {
 		s.log("%v: the defaults are used", err)
 	}
+	s.site = config
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}
 	}

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GPUTUNE_ABI 3
+#define GPUTUNE_ABI 4
 
 #define GPUTUNE_CPU_WORDS 128 /* 8192 CPUs, the kernel's largest NR_CPUS */
 #define GPUTUNE_NODE_WORDS 16 /* 1024 nodes, the kernel's largest MAX_NUMNODES */
@@ -82,6 +82,7 @@ struct gputune_page {
 	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
 	uint32_t environment_size; /* bytes used of it */
 	uint32_t tasks;            /* on this node */
+	uint32_t job, step;        /* Slurm's ids */
 	uint32_t given;            /* 1: the user gave the option, 0: it is the site's default */
 
 	/* answer, by the core */
@@ -96,6 +97,8 @@ struct gputune_page {
 	uint64_t step_gpus;              /* GPUs of the step */
 	char keep_cpus[256]; /* the user's own --cpu-bind, which wins, "": none */
 	char keep_mems[256]; /* the user's own --mem-bind, which wins, "": none */
+	char follow_file[GPUTUNE_PATH]; /* to be removed when the step ends, "": none */
+	char not_followed[512];         /* why nobody follows the workers though that was asked for, "": all is well */
 	char error[GPUTUNE_TEXT];
 	char log[GPUTUNE_TEXT]; /* for slurmd's log, a line each */
 
