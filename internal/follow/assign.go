@@ -18,8 +18,8 @@ import (
 type List struct {
 	PCI  string `json:"pci"`
 	PIDs []int  `json:"pids"`
-	// MPS says that they reach it through an MPS server, which is in the list
-	// in their place.
+	// MPS says that an MPS server uses it, which is not in the list. Its clients are,
+	// with the drivers that tell them (an H200's 580 does).
 	MPS   bool   `json:"mps,omitempty"`
 	Error string `json:"error,omitempty"` // why it cannot be told
 }
@@ -56,8 +56,8 @@ func workers(steps []Step, lists []List, member func(pid int, s *Step) bool, the
 		case list.Error != "":
 			left = append(left, Left{PCI: list.PCI, Why: list.Error})
 			continue
-		case list.MPS:
-			left = append(left, Left{PCI: list.PCI, Why: "its programs reach it through an MPS server: NVML does not tell them apart"})
+		case list.MPS && len(list.PIDs) == 0:
+			left = append(left, Left{PCI: list.PCI, Why: "NVML shows an MPS server alone: its clients, if there are any, cannot be told"})
 			continue
 		}
 		for _, pid := range list.PIDs {

@@ -27,10 +27,10 @@ func TestWorkers(t *testing.T) {
 	}
 	in := map[int]string{11: "1", 12: "1", 21: "2", 31: "3"}
 	found, left := workers(steps, []List{
-		{PCI: gpuA, PIDs: []int{11, 12, 31, 99}},
+		{PCI: gpuA, MPS: true, PIDs: []int{11, 12, 31, 99}},
 		{PCI: gpuB, PIDs: []int{12, 21, 12}},
 		{PCI: gpuC, PIDs: []int{21, 11}},
-		{PCI: "0000:c0:00.0", MPS: true, PIDs: []int{11}},
+		{PCI: "0000:c0:00.0", MPS: true},
 		{PCI: "0000:c1:00.0", Error: "NVML: GPU is lost"},
 	}, func(pid int, s *Step) bool { return in[pid] == s.Job }, func(pid int) bool { return in[pid] != "" })
 	type is struct {
@@ -57,7 +57,7 @@ func TestWorkers(t *testing.T) {
 		{gpuA, 31, "it is in no step with --gpu-numa-bind=follow"},
 		{gpuA, 99, "it is in another PID namespace, or has ended"},
 		{gpuC, 11, "it is in no step with --gpu-numa-bind=follow"}, // another job's GPU
-		{"0000:c0:00.0", 0, "its programs reach it through an MPS server: NVML does not tell them apart"},
+		{"0000:c0:00.0", 0, "NVML shows an MPS server alone: its clients, if there are any, cannot be told"},
 		{"0000:c1:00.0", 0, "NVML: GPU is lost"},
 	}
 	if !reflect.DeepEqual(left, wantLeft) {

@@ -11,8 +11,8 @@ import (
 )
 
 // Lists asks which processes use GPUs. The library stays loaded from the first
-// question to Close, and attaches to no GPU that was not asked about, so that others
-// can be split or reset meanwhile.
+// question to Close, and has all GPUs of the node open meanwhile: one that attaches
+// to none (NVML_INIT_FLAG_NO_ATTACH) finds none by its address.
 type Lists struct {
 	library *Library
 	handles map[string]nvml.Device // by PCI address; nil: not initialised
@@ -35,7 +35,7 @@ func (l *Lists) List(pci []string) []follow.List {
 func (l *Lists) list(pci string) follow.List {
 	list := follow.List{PCI: pci, PIDs: []int{}}
 	if l.handles == nil {
-		switch ret := l.library.api.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH); ret {
+		switch ret := l.library.api.Init(); ret {
 		case nvml.SUCCESS:
 			l.handles = map[string]nvml.Device{}
 		case nvml.ERROR_LIBRARY_NOT_FOUND:
@@ -63,9 +63,11 @@ func (l *Lists) list(pci string) follow.List {
 		return list
 	}
 	for _, p := range found {
-		pid := count(p.Pid)
-		list.PIDs = append(list.PIDs, pid)
-		list.MPS = list.MPS || isMPSServer(pid)
+		if pid := count(p.Pid); isMPSServer(pid) {
+			list.MPS = true
+		} else {
+			list.PIDs = append(list.PIDs, pid)
+		}
 	}
 	return list
 }
