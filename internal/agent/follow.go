@@ -235,12 +235,15 @@ func (f *Follower) bind(ctx context.Context) {
 	f.Metrics.FollowSeconds.Add((used() - begin).Seconds())
 }
 
+// fewPages is what each program has that stays where it is, such as the vDSO.
+const fewPages = 1 << 20 >> 12
+
 func (f *Follower) move(log *slog.Logger, move follow.Move) {
 	left, err := f.binder.Move(move)
 	switch {
 	case err != nil:
 		log.Warn("its pages cannot be moved", "of", move.PID, "mems", move.To.String(), "error", err)
-	case left > 0:
+	case left >= fewPages:
 		log.Info("some of its pages stay where they are, such as those that the driver has pinned", "of", move.PID, "mems", move.To.String(), "pages", left)
 	}
 }
