@@ -4,17 +4,20 @@ import (
 	"encoding/binary"
 	"io/fs"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// folderWatch tells when files in a folder come and go (inotify(7)).
+// folderWatch tells when something happens to files in a folder (inotify(7)).
 type folderWatch struct {
-	path string
-	file *os.File
-	seen chan struct{}
-	lost *atomic.Bool // the folder was removed
+	what   uint32 // events, as IN_CLOSE_WRITE
+	prefix string // of the files' names that count
+	path   string
+	file   *os.File
+	seen   chan struct{}
+	lost   *atomic.Bool // the folder was removed
 }
 
 // open watches a folder, unless it does already.
@@ -27,29 +30,37 @@ func (w *folderWatch) open(path string) error {
 	if err != nil {
 		return os.NewSyscallError("inotify_init1", err)
 	}
-	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_ONLYDIR); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, path, w.what|unix.IN_ONLYDIR); err != nil {
 		unix.Close(fd)
 		return &fs.PathError{Op: "inotify_add_watch", Path: path, Err: err}
 	}
 	w.path, w.file, w.seen, w.lost = path, os.NewFile(uintptr(fd), path), make(chan struct{}, 1), &atomic.Bool{}
-	go read(w.file, w.seen, w.lost)
+	go read(w.file, w.prefix, w.seen, w.lost)
 	return nil
 }
 
 // read turns events into a word that there were some, until the file is closed.
-func read(file *os.File, seen chan<- struct{}, lost *atomic.Bool) {
+func read(file *os.File, prefix string, seen chan<- struct{}, lost *atomic.Bool) {
 	buffer := make([]byte, 4096)
 	for {
 		n, err := file.Read(buffer)
 		if err != nil {
 			return
 		}
+		counts := false
 		for at := 0; at+unix.SizeofInotifyEvent <= n; {
 			mask, length := binary.NativeEndian.Uint32(buffer[at+4:]), binary.NativeEndian.Uint32(buffer[at+12:])
+			at += unix.SizeofInotifyEvent
 			if mask&unix.IN_IGNORED != 0 {
 				lost.Store(true)
+				counts = true
 			}
-			at += unix.SizeofInotifyEvent + int(length)
+			name := buffer[at:min(at+int(length), n)]
+			counts = counts || mask&unix.IN_Q_OVERFLOW != 0 || length > 0 && strings.HasPrefix(string(name), prefix)
+			at += int(length)
+		}
+		if !counts {
+			continue
 		}
 		select {
 		case seen <- struct{}{}:

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -10,9 +12,13 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gputune/conf"
 	"gputune/internal/follow"
+	"gputune/internal/ledger"
 	"gputune/internal/metrics"
+	"gputune/internal/setting"
 	"gputune/internal/verify"
 )
 
@@ -36,11 +42,13 @@ type Follower struct {
 	said   map[string]string
 	child  *followChild
 	retry  time.Time // no child before
+	away   time.Time // until when it lets go of the driver
 	mover  mover
 }
 
 type followSettings struct {
 	run      string
+	locks    string        // of the ledger
 	interval time.Duration // 0: nobody is followed
 }
 
@@ -48,7 +56,9 @@ type followSettings struct {
 func (f *Follower) Configure(root string, site conf.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.settings = followSettings{filepath.Join(root, string(site.Paths.Run)), time.Duration(site.Agent.FollowInterval)}
+	f.settings = followSettings{
+		filepath.Join(root, string(site.Paths.Run)), ledger.LocksFolder(string(site.Paths.State)), time.Duration(site.Agent.FollowInterval),
+	}
 	if f.changed == nil {
 		f.changed = make(chan struct{}, 1)
 	}
@@ -72,6 +82,10 @@ const (
 	retryWait = 10 * time.Second
 )
 
+// awayTime is how long the child lets go of the driver when somebody takes the ledger's
+// lock of a GPU, a Prolog or an Epilog: no GPU can be split or reset that it has open.
+const awayTime = 5 * time.Second
+
 // Run works until the context ends. Configure comes before it.
 func (f *Follower) Run(ctx context.Context) {
 	f.said = map[string]string{}
@@ -80,8 +94,10 @@ func (f *Follower) Run(ctx context.Context) {
 		return p.Began(), there
 	}
 	f.binder.Host = f.Host
-	var folder folderWatch
+	folder := folderWatch{what: unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_DELETE}
 	defer folder.close()
+	locks := folderWatch{what: unix.IN_OPEN, prefix: setting.GPUDomain}
+	defer locks.close()
 	defer f.mover.wait()
 	defer f.stop()
 	for ctx.Err() == nil {
@@ -96,6 +112,9 @@ func (f *Follower) Run(ctx context.Context) {
 			f.say("steps", err)
 			noticed = folder.open(follow.Folder(settings.run))
 			f.say("notice of new steps", noticed)
+			if err := locks.open(settings.locks); !errors.Is(err, fs.ErrNotExist) { // nothing was ever set
+				f.say("notice of Prologs and Epilogs", err)
+			}
 			f.ask(ctx, settings)
 		}
 		if changed {
@@ -110,6 +129,10 @@ func (f *Follower) Run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-f.changed:
 		case <-folder.events():
+		case <-locks.events():
+			if f.child != nil {
+				f.away = time.Now().Add(awayTime)
+			}
 		case seen := <-f.lines():
 			f.count(seen)
 			f.seen = seen
@@ -158,11 +181,15 @@ func (f *Follower) ask(ctx context.Context, settings followSettings) {
 	}
 	slices.Sort(gpus)
 	gpus = slices.Compact(gpus)
+	none := len(gpus) == 0
+	if time.Now().Before(f.away) {
+		gpus = nil
+	}
 	f.Metrics.FollowSteps.Set(float64(len(f.steps.List())))
 	switch {
-	case len(gpus) == 0:
+	case none:
 		f.stop()
-	case f.child == nil && !time.Now().Before(f.retry):
+	case f.child == nil && len(gpus) > 0 && !time.Now().Before(f.retry):
 		f.child = f.start(ctx, Work{Role: RoleFollow, Config: f.Config, GPUs: gpus, Interval: settings.interval})
 	case f.child != nil && !slices.Equal(gpus, f.child.gpus):
 		select {

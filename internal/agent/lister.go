@@ -20,7 +20,7 @@ const RoleFollow = "follow"
 
 // FollowOrder is what such a child is told after its Work, any number of times.
 type FollowOrder struct {
-	GPUs []string `json:"gpus"` // PCI addresses
+	GPUs []string `json:"gpus"` // PCI addresses; none: let go of the driver until there are some
 }
 
 // Seen is one line of its answer.
@@ -88,6 +88,11 @@ func serveFollow(ctx context.Context, work Work, lister follow.Lister, orders *j
 			return errors.Join(err, lister.Close())
 		case order := <-incoming:
 			gpus, said = order.GPUs, time.Time{}
+			if len(gpus) == 0 {
+				if err := lister.Close(); err != nil {
+					return err
+				}
+			}
 		case <-timer.C:
 		}
 		timer.Stop()
