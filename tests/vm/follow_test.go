@@ -35,9 +35,6 @@ for ((end = SECONDS + 60; SECONDS < end;)); do
 	sleep 0.5
 done
 echo "$now"
-awk '{ sum += $1 } END { printf "agent and child on a processor for %.1f s ", sum / 1e9 }' $(for p in $(pgrep -x gputuned); do printf '%s ' /proc/$p/task/*/schedstat; done)
-sleep 10
-awk '{ sum += $1 } END { printf "and 10 s later %.1f s\n", sum / 1e9 }' $(for p in $(pgrep -x gputuned); do printf '%s ' /proc/$p/task/*/schedstat; done)
 rm $processes
 kill -9 ${pids[@]}
 wait
