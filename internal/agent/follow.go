@@ -43,6 +43,8 @@ type Follower struct {
 	child  *followChild
 	retry  time.Time // no child before
 	away   time.Time // until when it lets go of the driver
+	due    bool      // something has changed since binding
+	next   time.Time // no binding before
 	mover  mover
 }
 
@@ -117,12 +119,17 @@ func (f *Follower) Run(ctx context.Context) {
 			}
 			f.ask(ctx, settings)
 		}
-		if changed {
+		f.due = f.due || changed
+		if f.due && !time.Now().Before(f.next) {
+			f.due = false
 			f.bind(ctx)
 		}
 		wait := idleWait
 		if noticed != nil || len(f.steps.List()) > 0 {
 			wait = busyWait
+		}
+		if f.due {
+			wait = min(wait, time.Until(f.next))
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -135,8 +142,7 @@ func (f *Follower) Run(ctx context.Context) {
 			}
 		case seen := <-f.lines():
 			f.count(seen)
-			f.seen = seen
-			f.bind(ctx)
+			f.seen, f.due = seen, true
 		case err := <-f.ended():
 			f.child = nil
 			f.seen = Seen{}
@@ -259,7 +265,10 @@ func (f *Follower) bind(ctx context.Context) {
 	for _, l := range left {
 		f.Log.Info("left alone: "+l.String(), "gpu", l.PCI)
 	}
-	f.Metrics.FollowSeconds.Add((used() - begin).Seconds())
+	cost := used() - begin
+	f.Metrics.FollowSeconds.Add(cost.Seconds())
+	// However often a job's programs come and go.
+	f.next = time.Now().Add(min(time.Duration(float64(cost)/maxShare), heartbeat))
 }
 
 // fewPages is what each program has that stays where it is, such as the vDSO.
