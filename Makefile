@@ -146,7 +146,7 @@ test-package: rpm deb $(BUILD)/deps-test.stamp ## rpm and deb: the same bytes tw
 
 .PHONY: test-slurm
 test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loopback
-	$(GO) test -tags slurm -count=1 -timeout 30m -v ./tests/slurm/...
+	$(GO) test -tags slurm -count=1 -parallel 4 -timeout 30m -v ./tests/slurm/... # most of the time jobs wait
 
 .PHONY: test-vm
 test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets

@@ -36,6 +36,7 @@ type target struct {
 	pci, uuid string
 	index     int    // Slurm's, -1 not known
 	device    string // its device file, "" not known
+	model     string // as the driver names it, "" not known
 }
 
 // jobGPUs are the GPUs of the job on this node.
@@ -318,7 +319,7 @@ func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
 			return nil, fault{fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)}
 		}
 		found.list = append(found.list, target{
-			pci: gpu.PCI, uuid: gpu.UUID, index: slices.Index(n.Order, position), device: n.Devices[position],
+			pci: gpu.PCI, uuid: gpu.UUID, index: slices.Index(n.Order, position), device: n.Devices[position], model: gpu.Model,
 		})
 	}
 	return found, nil

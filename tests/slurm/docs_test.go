@@ -53,6 +53,7 @@ func commands(text string) ([]block, error) {
 
 // What the documents tell people to type works.
 func TestCommandsInDocuments(t *testing.T) {
+	t.Parallel()
 	tree, err := site.Tree()
 	if err != nil {
 		t.Fatal(err)

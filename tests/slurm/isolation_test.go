@@ -254,6 +254,7 @@ func TestUsersEnvironmentDoesNotReachTheCore(t *testing.T) {
 // slurmd as init scripts start it leaves its parent after the plugins were
 // loaded, which no Go runtime survives.
 func TestDaemonisedSlurmd(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Bed: bed.Options{Daemonize: true}})
 	for range 5 {
 		tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind")

@@ -16,6 +16,7 @@ import (
 // Whatever is wrong with gputune.toml, jobs run, and slurmd's log has one line
 // for each step that reads it.
 func TestConfigurationThatIsNotUsed(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{})
 	path := filepath.Join(s.Folder, "gputune.toml")
 	text, err := os.ReadFile(path)
@@ -149,6 +150,7 @@ func TestIncludedFile(t *testing.T) {
 // Slurm drains a node whose Prolog is not there: why gputune is not removed while
 // slurm.conf names it.
 func TestPrologThatIsGone(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Without: true, Bed: bed.Options{
 		Prolog: "/nonexistent/gputune-prolog", ExtraSlurmConf: []string{"PrologFlags=Alloc"},
 	}})
