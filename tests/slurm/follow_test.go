@@ -53,7 +53,7 @@ func worker(file string) int {
 // followSite is a site whose agent follows.
 func followSite(t *testing.T, options bed.Options) *settings {
 	t.Helper()
-	options.ExtraSlurmConf = append(options.ExtraSlurmConf, "FirstJobId=32000000", "PrologFlags=Alloc")
+	options.ExtraSlurmConf = append(options.ExtraSlurmConf, "PrologFlags=Alloc")
 	s := &settings{Site: start(t, site.Options{Jobs: true, Bed: options})}
 	s.configureAgent(t, "")
 	return s
@@ -94,8 +94,12 @@ func on(t *testing.T, pid int) string {
 // that the driver sees it use, its threads and its child with it, and goes on with
 // it to another one. A process outside of the step is left alone.
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string]bed.Options{"cgroups": {ConstrainDevices: true}, "no cgroups": {}} {
-		t.Run(name, func(t *testing.T) { testFollow(t, followSite(t, options)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testFollow(t, followSite(t, options))
+		})
 	}
 }
 
@@ -196,6 +200,7 @@ func testFollow(t *testing.T, s *settings) {
 
 // Where nobody follows, the step says so once, and runs; under strict it does not.
 func TestNobodyFollows(t *testing.T) {
+	t.Parallel()
 	s := followSite(t, bed.Options{})
 	steps := func(want, items string, code int) {
 		t.Helper()
