@@ -107,6 +107,7 @@ func (f *Follower) Run(ctx context.Context) {
 		changed, noticed := false, error(nil)
 		if settings.interval == 0 {
 			f.stop()
+			f.Metrics.FollowSteps.Set(0)
 		} else {
 			f.steps.Run = settings.run
 			var err error
@@ -143,6 +144,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case seen := <-f.lines():
 			f.count(seen)
 			f.seen, f.due = seen, true
+			f.say("asking who uses the GPUs", nil)
 		case err := <-f.ended():
 			f.child = nil
 			f.seen = Seen{}
@@ -156,11 +158,12 @@ func (f *Follower) Run(ctx context.Context) {
 
 // followChild is a child that asks the driver.
 type followChild struct {
-	gpus   []string
-	stop   context.CancelFunc
-	orders chan any
-	lines  chan Seen
-	ended  chan error
+	interval time.Duration
+	gpus     []string
+	stop     context.CancelFunc
+	orders   chan any
+	lines    chan Seen
+	ended    chan error
 }
 
 func (f *Follower) lines() <-chan Seen {
@@ -192,6 +195,9 @@ func (f *Follower) ask(ctx context.Context, settings followSettings) {
 		gpus = nil
 	}
 	f.Metrics.FollowSteps.Set(float64(len(f.steps.List())))
+	if f.child != nil && f.child.interval != settings.interval {
+		f.stop()
+	}
 	switch {
 	case none:
 		f.stop()
@@ -208,7 +214,7 @@ func (f *Follower) ask(ctx context.Context, settings followSettings) {
 
 func (f *Follower) start(ctx context.Context, work Work) *followChild {
 	ctx, stop := context.WithCancel(ctx)
-	child := &followChild{gpus: work.GPUs, stop: stop, orders: make(chan any, 1), lines: make(chan Seen), ended: make(chan error, 1)}
+	child := &followChild{interval: work.Interval, gpus: work.GPUs, stop: stop, orders: make(chan any, 1), lines: make(chan Seen), ended: make(chan error, 1)}
 	go func() {
 		child.ended <- f.Watcher.Watch(ctx, work, child.orders, silence, func(line []byte) error {
 			var seen Seen

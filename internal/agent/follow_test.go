@@ -297,6 +297,14 @@ func TestFollower(t *testing.T) {
 	eventually(t, "the child's end when it is off", func() bool { return watcher.running() == 0 })
 	f.Configure("/", site)
 	eventually(t, "another child when it is on again", func() bool { return watcher.running() == 1 })
+	slower := site
+	slower.Agent.FollowInterval = conf.Period(time.Hour)
+	f.Configure("/", slower)
+	eventually(t, "a child that asks less often", func() bool {
+		watcher.mu.Lock()
+		defer watcher.mu.Unlock()
+		return watcher.works[len(watcher.works)-1].Interval == time.Hour && watcher.active == 1
+	})
 	if err := os.RemoveAll(follow.Folder(run)); err != nil { // somebody cleans up
 		t.Fatal(err)
 	}

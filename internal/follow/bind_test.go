@@ -54,7 +54,7 @@ func newNode(t *testing.T) *node {
 const stepCgroup = "/system.slice/slurmstepd.scope/job_1/step_0"
 
 // add adds a process of the step with its threads; the first has its pid.
-func (n *node) add(t *testing.T, pid, parent int, cpus string, threads ...int) {
+func (n *node) add(t *testing.T, pid, parent int, threads ...int) {
 	t.Helper()
 	process(t, n.Root, pid, parent, "0::"+stepCgroup+"/user/task_0\n")
 	dir := filepath.Join(n.Root, "proc", fmt.Sprint(pid))
@@ -62,16 +62,17 @@ func (n *node) add(t *testing.T, pid, parent int, cpus string, threads ...int) {
 		t.Fatal(err)
 	}
 	for _, id := range append([]int{pid}, threads...) {
-		n.thread(t, pid, id, cpus)
+		n.thread(t, pid, id)
 	}
 }
 
-func (n *node) thread(t *testing.T, pid, id int, cpus string) {
+// thread adds a thread that may run on all CPUs.
+func (n *node) thread(t *testing.T, pid, id int) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(n.Root, "proc", fmt.Sprint(pid), "task", fmt.Sprint(id)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n.affinity[id] = idset.MustParse(cpus)
+	n.affinity[id] = idset.Range(0, 7)
 }
 
 // took returns what was set since it was last asked.
@@ -92,11 +93,11 @@ func theStep() []Step {
 // uses no other GPU; it goes on to another GPU, and to the union of two.
 func TestBind(t *testing.T) {
 	n := newNode(t)
-	n.add(t, 10, 9, "0-7")                 // the launcher
-	n.add(t, 11, 10, "0-7", 111, 112)      // a worker
-	n.add(t, 12, 11, "0-7")                // its child
-	n.add(t, 13, 11, "0-7", 113)           // its child, on a GPU of its own
-	n.add(t, 14, 13, "0-7")                // and that one's
+	n.add(t, 10, 9)                 // the launcher
+	n.add(t, 11, 10, 111, 112)      // a worker
+	n.add(t, 12, 11)                // its child
+	n.add(t, 13, 11, 113)           // its child, on a GPU of its own
+	n.add(t, 14, 13)                // and that one's
 	n.affinity[112] = idset.MustParse("2") // where its program wants it
 	b := Binder{Host: n.Host}
 	bind := func(lists ...List) []Bound {
@@ -165,11 +166,11 @@ func TestBind(t *testing.T) {
 // A thread that one makes that is not bound yet is bound, too.
 func TestBindThreadsThatCome(t *testing.T) {
 	n := newNode(t)
-	n.add(t, 11, 9, "0-7")
+	n.add(t, 11, 9)
 	next := 200
 	n.onSet = func(int) {
 		if next < 203 {
-			n.thread(t, 11, next, "0-7")
+			n.thread(t, 11, next)
 			next++
 		}
 	}
@@ -188,8 +189,8 @@ func TestBindThreadsThatCome(t *testing.T) {
 // What fails is said of the worker that it is about, and others are bound.
 func TestBindFails(t *testing.T) {
 	n := newNode(t)
-	n.add(t, 11, 9, "0-7")
-	n.add(t, 12, 9, "0-7")
+	n.add(t, 11, 9)
+	n.add(t, 12, 9)
 	broken := errors.New("broken")
 	set := n.SetAffinity
 	n.SetAffinity = func(id int, cpus idset.Set) error {
@@ -233,7 +234,7 @@ func TestLeftAloneIsSaidOnce(t *testing.T) {
 // Memory stays where it is that may not be elsewhere.
 func TestMove(t *testing.T) {
 	n := newNode(t)
-	n.add(t, 11, 9, "0-7")
+	n.add(t, 11, 9)
 	p, _ := n.Find(11)
 	b := Binder{Host: n.Host}
 	for to, want := range map[string]string{"0-1": "", "0-3": "", "2": "none of the nodes 2 is in its cpuset, which has 0-1"} {

@@ -137,11 +137,13 @@ type Steps struct {
 // ended. changed tells whether any step is new or gone. The error is about
 // files that could not be read; the steps are those that could.
 func (s *Steps) Update() (changed bool, err error) {
-	f, err := prepare(s.Run)
-	if err != nil {
-		return s.forget(), err
-	}
+	f := folder.Folder{Dir: s.Run, Mode: 0o755}
 	names, err := f.List(stepsName)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err = prepare(s.Run); err == nil {
+			names, err = f.List(stepsName)
+		}
+	}
 	if err != nil {
 		return s.forget(), err
 	}

@@ -46,7 +46,7 @@ func TestLists(t *testing.T) {
 			}
 			return device, nvml.SUCCESS
 		},
-		ErrorStringFunc: func(ret nvml.Return) string { return "text" },
+		ErrorStringFunc: func(nvml.Return) string { return "text" },
 	}}).Lists()
 	const pci = "0000:07:00.0"
 	ask := func(want follow.List) {

@@ -49,10 +49,7 @@ func (s *Step) follow(tasks []Task, result *Result) {
 	run := filepath.Join(s.root, string(s.site.Paths.Run))
 	var err error
 	if result.FollowFile, err = follow.Record(run, record); err == nil {
-		switch {
-		case s.site.Agent.FollowInterval == 0:
-			err = errFollowOff
-		default:
+		if err = errFollowOff; s.site.Agent.FollowInterval != 0 {
 			err = follow.Agent(s.root, run)
 		}
 	}
