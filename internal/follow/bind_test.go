@@ -93,11 +93,11 @@ func theStep() []Step {
 // uses no other GPU; it goes on to another GPU, and to the union of two.
 func TestBind(t *testing.T) {
 	n := newNode(t)
-	n.add(t, 10, 9)                 // the launcher
-	n.add(t, 11, 10, 111, 112)      // a worker
-	n.add(t, 12, 11)                // its child
-	n.add(t, 13, 11, 113)           // its child, on a GPU of its own
-	n.add(t, 14, 13)                // and that one's
+	n.add(t, 10, 9)                        // the launcher
+	n.add(t, 11, 10, 111, 112)             // a worker
+	n.add(t, 12, 11)                       // its child
+	n.add(t, 13, 11, 113)                  // its child, on a GPU of its own
+	n.add(t, 14, 13)                       // and that one's
 	n.affinity[112] = idset.MustParse("2") // where its program wants it
 	b := Binder{Host: n.Host}
 	bind := func(lists ...List) []Bound {
