@@ -1,6 +1,6 @@
 // Command gputuned is gputune's agent, one for each node, as root: it puts back
 // what jobs have left that ended without their Epilog, keeps the topology snapshot
-// for the plugin, checks bound tasks and serves metrics. It is a systemd service
+// for the plugin, checks bound tasks, follows workers and serves metrics. It is a systemd service
 // that also runs without systemd.
 package main
 
@@ -39,7 +39,7 @@ func main() {
 func run(arguments []string) error {
 	flags := flag.NewFlagSet("gputuned", flag.ExitOnError)
 	config := flags.String("config", "", "gputune.toml to read (default "+conf.File+")")
-	once := flags.Bool("once", false, "do everything a single time and end; the status is 1 if something could not be done")
+	once := flags.Bool("once", false, "do everything but following workers a single time and end; the status is 1 if something could not be done")
 	showVersion := flags.Bool("version", false, "print the version")
 	worker := flags.Bool("worker", false, "do one piece of work; the program runs itself with it")
 	if err := flags.Parse(arguments); err != nil {
@@ -72,6 +72,10 @@ func run(arguments []string) error {
 		Notify: agent.Systemd{Log: log},
 	}
 	a.Verify = &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics}
+	a.Follow = &agent.Follower{
+		Host: verify.This(), Config: *config, Log: log, Metrics: a.Metrics,
+		Watcher: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},
+	}
 	a.Load()
 	unlock, err := agent.Lock(string(host.Site.Paths.Run))
 	if err != nil {

@@ -46,6 +46,7 @@ func TestEveryMachine(t *testing.T) {
 				{"plan", "--gpus-per-task=1", "--explain", "--compare"},
 				{"plan", "--gpus-per-task=1", "--bind=cpus=exclusive,smt=one,mem=bind", "--allowed-cpus=0", "--compare", "--explain"},
 				{"plan", "--tasks=1", "--gpus=0", "--bind=cpus=core-complex"},
+				{"plan", "--tasks=1", "--bind=follow,cpus=exclusive"},
 			} {
 				arguments = append(arguments, "--topology", root)
 				text := output(t, arguments...)
@@ -93,6 +94,10 @@ type shape struct {
 		Locality  string
 		Warnings  []string
 	}
+	Workers []struct {
+		GPU                  int
+		CPUs, Mems, Locality string
+	}
 	Reasons, Compare      json.RawMessage
 	Nodes, Packages, NICs json.RawMessage
 	Warnings              []string
@@ -120,6 +125,14 @@ func checkJSON(t *testing.T, arguments []string, content, text string) {
 	}
 	if asked := strings.Contains(strings.Join(arguments, " "), "--compare"); asked != (got.Compare != nil) || asked != (got.Reasons != nil) {
 		t.Errorf("%v: reasons %s, comparison %.40s", arguments, got.Reasons, got.Compare)
+	}
+	if strings.Contains(strings.Join(arguments, " "), "follow") != (len(got.Workers) == len(got.GPUs)) {
+		t.Errorf("%v: workers %+v", arguments, got.Workers)
+	}
+	for _, worker := range got.Workers {
+		if worker.CPUs == "" || worker.Locality == "" || !strings.Contains(text, "\nWhere gputuned puts the worker that uses a GPU") {
+			t.Errorf("%v: %+v in\n%s", arguments, worker, text)
+		}
 	}
 	// The text says the same.
 	for _, task := range got.Tasks {

@@ -30,6 +30,9 @@ func (t planText) write(w io.Writer) error {
 	if err := tasks.Write(w, t.colours); err != nil {
 		return err
 	}
+	if err := t.writeWorkers(w); err != nil {
+		return err
+	}
 	if err := writeRemarks(w, t.warnings(), slices.Concat(t.source.Unknown, t.assumed()), t.colours); err != nil {
 		return err
 	}
@@ -50,6 +53,20 @@ func (t planText) tasks() table.Table {
 			table.Text(b.CPUs.String()), table.Text(memory), locality(b.Locality))
 	}
 	return list
+}
+
+// writeWorkers shows where the agent puts the workers of tasks that are followed.
+func (t planText) writeWorkers(w io.Writer) error {
+	if !t.bind.Follow {
+		return nil
+	}
+	list := table.Table{Head: []string{"GPU", "OF NODE", "CPUS", "MEMORY", "LOCALITY"}}
+	for _, share := range t.result.Shares {
+		list.Add(table.Text(fmt.Sprint(share.GPU)), table.Text(t.nodesOf([]int{share.GPU})), table.Text(share.CPUs.String()),
+			table.Text(share.Mems.String()), locality(share.Locality))
+	}
+	fmt.Fprintln(w, "\nWhere gputuned puts the worker that uses a GPU; of several GPUs, all that they have:")
+	return list.Write(w, t.colours)
 }
 
 func (t planText) nodesOf(gpus []int) string {

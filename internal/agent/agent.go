@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 	"gputune/internal/recovery"
 )
 
-// Agent is the service. All fields have to be set but Verify.
+// Agent is the service. All fields have to be set but Verify and Follow.
 type Agent struct {
 	// Config is where gputune.toml is, "" the usual place.
 	Config string
@@ -35,6 +36,8 @@ type Agent struct {
 	Metrics *metrics.Set
 	// Verify checks bound tasks.
 	Verify Verifier
+	// Follow binds the workers of steps that ask for it.
+	Follow *Follower
 
 	watch   recovery.Watch
 	key     string // snapshot.Key of the snapshot that this run took
@@ -74,6 +77,9 @@ func (a *Agent) Load() {
 	}
 	a.due = map[string]time.Time{}
 	a.watch.Grace = time.Duration(a.Host.Site.Agent.Grace)
+	if a.Follow != nil {
+		a.Follow.Configure(a.Host.Root, a.Host.Site)
+	}
 }
 
 // Once goes through everything a single time, waiting out the grace of what jobs
@@ -115,6 +121,12 @@ func (a *Agent) Run(ctx context.Context, reload <-chan os.Signal) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go a.pat(ctx)
+	var follower sync.WaitGroup
+	defer follower.Wait()
+	defer stop()
+	if a.Follow != nil {
+		follower.Go(func() { a.Follow.Run(ctx) })
+	}
 	a.serve()
 	a.Notify.Notify(daemon.SdNotifyReady)
 	a.Log.Info("started", "config", a.Config, "state", string(a.Host.Site.Paths.State))

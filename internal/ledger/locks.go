@@ -51,6 +51,10 @@ type holder struct {
 	Since   time.Time `json:"since"`
 }
 
+// LocksFolder returns where the ledger in dir has its locks: a file for each
+// setting.Domain, which whoever is about to change something opens.
+func LocksFolder(dir string) string { return filepath.Join(dir, locksFolder) }
+
 // open opens a lock's file, which is made when it is missing and never removed.
 func (l flocks) open(name string) (*os.File, error) {
 	d := folder.Folder{Dir: l.dir, Mode: 0o700}

@@ -55,6 +55,10 @@ type Result struct {
 	// Anywhere those for one whose GPUs are others.
 	OfGPU    []Variables
 	Anywhere Variables
+	// FollowFile is what was written down for the agent that follows the step's workers,
+	// to be removed at the step's end, "" nothing. NotFollowed is why nobody follows
+	// them though that was asked for, "" somebody does.
+	FollowFile, NotFollowed string
 }
 
 var errNoDeviceCgroup = errors.New("the task is in no cgroup in which Slurm constrains devices")
@@ -99,6 +103,12 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 	}
 	plan := placement.Plan(s.Machine, layout.Request())
 	result.Shares = plan.Shares
+	if s.Option.On && s.Option.Follow {
+		s.follow(tasks, &result)
+		if s.Option.Policy.Mem == placement.MemPrefer && preferOne() {
+			looseMemory(&plan)
+		}
+	}
 	for i := range tasks {
 		outcome := &result.Tasks[i]
 		outcome.Binding = plan.Tasks[i]

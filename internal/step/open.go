@@ -27,6 +27,7 @@ type Request struct {
 	Environment map[string]string // variables of the step
 	Process     map[string]string // SLURM_CONF and SLURMD_NODENAME of slurmstepd itself, which no user sets
 	MemoryMiB   uint64            // that the step was given on this node, 0: not known
+	Job, Step   uint32            // Slurm's ids, for Follow of the option
 	MIG         string            // the MIG devices of the job's GPUs as mig.Handout writes them, "": they are not split
 }
 
@@ -48,6 +49,8 @@ type Step struct {
 
 	root        string
 	machineRoot string
+	site        conf.Config
+	job, id     uint32
 	given       bool
 	memoryMiB   uint64
 	templates   map[string]template.Template
@@ -73,11 +76,15 @@ func (e *OptionError) Unwrap() error { return e.error }
 // its GPUs. An error means that nothing can be bound; it is an *OptionError
 // where the user's value is the reason.
 func Open(request Request) (*Step, error) {
-	s := &Step{root: request.Root, given: request.Given, environment: request.Environment, memoryMiB: request.MemoryMiB}
+	s := &Step{
+		root: request.Root, job: request.Job, id: request.Step, given: request.Given, environment: request.Environment,
+		memoryMiB: request.MemoryMiB,
+	}
 	config, err := conf.Load(request.Config)
 	if err != nil {
 		s.log("%v: the defaults are used", err)
 	}
+	s.site = config
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}
 	}

@@ -86,6 +86,7 @@ struct gputune_page {
 	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
 	uint32_t environment_size; /* bytes used of it */
 	uint32_t tasks;            /* on this node */
+	uint32_t job, step;        /* Slurm's ids */
 	uint32_t given;            /* 1: the user gave the option, 0: it is the site's default */
 	uint32_t no_swap;          /* 1: none of the job's memory is to be swapped out */
 	uint64_t memory_mib;       /* that the step was given on this node, 0: not known */
@@ -108,6 +109,8 @@ struct gputune_page {
 	char variables[GPUTUNE_VARIABLES];
 	char cautions[GPUTUNE_TEXT]; /* what the user should know and no task fails for, a line each */
 	char swap[1024];             /* why the job's memory can be swapped out all the same, "": it cannot, or no_swap is 0 */
+	char follow_file[GPUTUNE_PATH]; /* to be removed when the step ends, "": none */
+	char not_followed[512];         /* why nobody follows the workers though that was asked for, "": all is well */
 	char error[GPUTUNE_TEXT];
 	char log[GPUTUNE_TEXT]; /* for slurmd's log, a line each */
 

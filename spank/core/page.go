@@ -38,6 +38,8 @@ func (p *page) request() step.Request {
 		Config:      text(p.config[:]),
 		Option:      text(p.option[:]),
 		Given:       p.given != 0,
+		Job:         uint32(p.job),
+		Step:        uint32(p.step),
 		MIG:         text(p.mig[:]),
 		MemoryMiB:   uint64(p.memory_mib),
 		Environment: environment,
@@ -150,6 +152,8 @@ func (p *page) bound(s *step.Step, result step.Result) {
 		p.order[i] = C.int32_t(gpu)
 	}
 	p.step_gpus = gpuMask(result.GPUs)
+	put(p.follow_file[:], result.FollowFile)
+	put(p.not_followed[:], result.NotFollowed)
 	for _, share := range result.Shares {
 		slot := &p.gpu[share.GPU]
 		putWords(slot.cpus[:], share.CPUs)

@@ -135,7 +135,7 @@ static struct spank_option option = {
 	.arginfo = "[ITEM,...]",
 	.usage = "bind each task to the CPUs and memory near its GPUs: on, off, "
 		 "cpus=node|exclusive|core-complex| socket|none, mem=prefer|bind|interleave|none, "
-		 "smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, strict, verbose, quiet",
+		 "smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, follow, strict, verbose, quiet",
 	.has_arg = 2,
 	.val = 0,
 	.cb = option_given,

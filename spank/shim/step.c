@@ -372,6 +372,8 @@ void step_open(spank_t sp, const struct settings *settings)
 	free(mig);
 	stepd = (pid_t)syscall(SYS_getpid);
 	page->given = settings->given;
+	page->step = step;
+	spank_get_item(sp, S_JOB_ID, &page->job);
 	copy(page->option, sizeof(page->option), value);
 	copy(page->config, sizeof(page->config), settings->config);
 	copy(page->slurm_conf, sizeof(page->slurm_conf), getenv("SLURM_CONF"));
@@ -439,7 +441,11 @@ void step_forked(spank_t sp)
 
 void step_close(void)
 {
-	if (page)
-		munmap(page, page_size);
+	if (!page)
+		return;
+	/* At once: the agent lets go of the GPUs before the Epilog comes to them. */
+	if (page->follow_file[0] && (pid_t)syscall(SYS_getpid) == stepd)
+		unlink(page->follow_file);
+	munmap(page, page_size);
 	page = NULL;
 }

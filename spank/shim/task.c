@@ -528,6 +528,9 @@ void task_bind(spank_t sp, struct gputune_page *page)
 		return;
 	}
 	read_plan(sp, &o, local);
+	/* The same for all tasks: one says it, unless it ends them. */
+	if (local == 0 || page->strict)
+		warn(&o, page->not_followed);
 	if (o.task->visible[0])
 		spank_setenv(sp, "CUDA_VISIBLE_DEVICES", o.task->visible, 1);
 	set_cpus(&o);

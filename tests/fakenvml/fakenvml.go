@@ -15,6 +15,7 @@
 //	cuda 13000
 //	state fakenvml.state         where settings are
 //	faults fakenvml.faults       more faults; may be missing
+//	processes fakenvml.processes  more processes, "UUID PID BYTES [SLICE]"; may be missing
 //	log calls.log                default: none
 //	times times.log              how long the calls took, default: none
 //	gpu GPU-4b0480b4-…           starts a GPU, the following lines are its
@@ -133,9 +134,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -251,14 +254,14 @@ func (l Library) Environ() []string { return []string{"LD_LIBRARY_PATH=" + l.Fol
 // Path is where the library is.
 func (l Library) Path() string { return filepath.Join(l.Folder, "libnvidia-ml.so.1") }
 
-// Describe writes the description, takes faults and log away and makes the
+// Describe writes the description, takes faults, processes and log away and makes the
 // state as described. A description that the library does not understand is an
 // error with file, line and what is wrong.
 func (l Library) Describe(ctx context.Context, d Description) error {
 	if err := l.replace("fakenvml.conf", d.String()); err != nil {
 		return err
 	}
-	for _, name := range []string{"fakenvml.faults", d.Log} {
+	for _, name := range []string{"fakenvml.faults", "fakenvml.processes", d.Log} {
 		if name == "" {
 			continue
 		}
@@ -283,6 +286,18 @@ func (l Library) SetFaults(ctx context.Context, faults ...Fault) error {
 		return err
 	}
 	return l.program(ctx, "check")
+}
+
+// SetProcesses replaces the processes of GPUs, by UUID, that are not in the description;
+// each has 1 GiB. None takes them away. What was before is seen until then.
+func (l Library) SetProcesses(pids map[string][]int) error {
+	var text strings.Builder
+	for _, uuid := range slices.Sorted(maps.Keys(pids)) {
+		for _, pid := range pids[uuid] {
+			fmt.Fprintf(&text, "%s %d %d\n", uuid, pid, 1<<30)
+		}
+	}
+	return l.replace("fakenvml.processes", text.String())
 }
 
 // StateText returns the state file as it is.

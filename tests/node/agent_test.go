@@ -13,6 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gputune/internal/follow"
+	"gputune/internal/idset"
+	"gputune/internal/verify"
 	"gputune/tests/fakenvml"
 )
 
@@ -423,23 +426,8 @@ func BenchmarkAgentIdle(b *testing.B) {
 		_ = command.Process.Kill()
 		_ = command.Wait()
 	}()
-	// Time on a processor in ns by thread, from schedstat: stat counts in 10 ms. Nothing
-	// is asked of a child in that minute.
-	used := func() (sum int64) {
-		names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", command.Process.Pid))
-		if err != nil || len(names) == 0 {
-			b.Fatal(names, err)
-		}
-		for _, name := range names {
-			text, err := os.ReadFile(name)
-			var one int64
-			if _, scanned := fmt.Sscan(string(text), &one); err != nil || scanned != nil {
-				b.Fatal(name, err, scanned)
-			}
-			sum += one
-		}
-		return sum
-	}
+	// Nothing is asked of a child in that minute.
+	used := func() int64 { return onProcessor(b, command.Process.Pid) }
 	time.Sleep(5 * time.Second)
 	atStart := used()
 	for range b.N {
@@ -458,4 +446,83 @@ func BenchmarkAgentIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(share*100, "%-of-a-core")
 	b.ReportMetric(float64(kib)/1024, "peak-MiB")
+}
+
+// BenchmarkAgentFollows is what the agent and its child take to follow a step with
+// eight workers on eight GPUs in half a minute, the fake driver's own time included.
+func BenchmarkAgentFollows(b *testing.B) {
+	n := onMachine(b, "dgx-h100")
+	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
+		b.Fatal(err)
+	}
+	step := follow.Step{Job: "1", Step: "0"}
+	self, _ := verify.This().Find(os.Getpid())
+	step.PID, step.Began = self.PID, self.Began()
+	pids := map[string][]int{}
+	for _, gpu := range n.Machine.GPUs {
+		worker := exec.Command("sleep", "600")
+		if err := worker.Start(); err != nil {
+			b.Fatal(err)
+		}
+		defer func() {
+			_ = worker.Process.Kill()
+			_ = worker.Wait()
+		}()
+		pids[gpu.UUID] = []int{worker.Process.Pid}
+		step.Shares = append(step.Shares, follow.Share{PCI: gpu.PCI, CPUs: idset.Of(0), Locality: "local"})
+	}
+	if err := n.NVML.SetProcesses(pids); err != nil {
+		b.Fatal(err)
+	}
+	command := n.Program(b.Context(), "gputuned", Job{})
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}()
+	if _, err := follow.Record(n.Run, step); err != nil {
+		b.Fatal(err)
+	}
+	time.Sleep(5 * time.Second)
+	tree, err := verify.This().Processes()
+	if err != nil {
+		b.Fatal(err)
+	}
+	family := tree.Below(command.Process.Pid, func(int) bool { return false })
+	if len(family) != 2 {
+		b.Fatalf("the agent and its child are %v", family)
+	}
+	used := func() (sum int64) {
+		for _, p := range family {
+			sum += onProcessor(b, p.PID)
+		}
+		return sum
+	}
+	atStart := used()
+	for range b.N {
+		time.Sleep(30 * time.Second)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(used()-atStart)/float64(30*time.Second)/float64(b.N)*100, "%-of-a-core")
+}
+
+// onProcessor is a process's time on a processor in ns, from schedstat of its threads:
+// stat counts in 10 ms.
+func onProcessor(b *testing.B, pid int) (sum int64) {
+	b.Helper()
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(names) == 0 {
+		b.Fatal(names, err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		var one int64
+		if _, scanned := fmt.Sscan(string(text), &one); err != nil || scanned != nil {
+			b.Fatal(name, err, scanned)
+		}
+		sum += one
+	}
+	return sum
 }

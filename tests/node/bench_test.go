@@ -44,7 +44,7 @@ func onMachine(b *testing.B, machine string) *Node {
 	if os.Getuid() != 0 {
 		b.Skip("only root can change a GPU")
 	}
-	n, err := Make(b.Context(), b.TempDir(), machine, "")
+	n, err := Make(b.Context(), b.TempDir(), "dgx-h100", "")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -42,6 +42,7 @@ func allTests() []tests {
 			{"SlurmChangesCpusets", testSlurmChangesCpusets},
 			{"Namespace", testNamespace},
 			{"Cpuset", testCpuset},
+			{"Follow", testFollow},
 			{"Kernel", testKernel},
 			{"FiftyJobs", testFiftyJobs},
 			{"ContainSpank", testContainSpank},

@@ -334,6 +334,8 @@ static bool conf_line(struct reader *r, const char *key, char *rest)
 		return path(r, key, rest, w->state, sizeof w->state);
 	if (IS("faults"))
 		return path(r, key, rest, w->faults_file, sizeof w->faults_file);
+	if (IS("processes"))
+		return path(r, key, rest, w->processes_file, sizeof w->processes_file);
 	if (IS("log"))
 		return path(r, key, rest, w->log, sizeof w->log);
 	if (IS("times"))
@@ -348,6 +350,16 @@ static bool fault_file_line(struct reader *r, const char *key, char *rest)
 	if (strcmp(key, "fault") == 0)
 		return fault_line(r, rest);
 	snprintf(r->why, sizeof r->why, "unknown key \"%s\": want fault", key);
+	return false;
+}
+
+/* "UUID PID BYTES [SLICE]" */
+static bool process_file_line(struct reader *r, const char *key, char *rest)
+{
+	for (unsigned int i = 0; i < r->world->gpu_count; i++)
+		if (strcmp(r->world->gpus[i].uuid, key) == 0)
+			return process(r, rest, &r->world->gpus[i]);
+	snprintf(r->why, sizeof r->why, "unknown GPU \"%s\"", key);
 	return false;
 }
 
@@ -384,6 +396,7 @@ nvmlReturn_t world_read(struct world *w)
 	snprintf(w->library, sizeof w->library, "13.580.159.04");
 	w->cuda = 13000;
 	if (!place_beside(w->state, sizeof w->state, w->conf, "fakenvml.state") ||
+	    !place_beside(w->processes_file, sizeof w->processes_file, w->conf, "fakenvml.processes") ||
 	    !place_beside(w->faults_file, sizeof w->faults_file, w->conf, "fakenvml.faults")) {
 		complain("%s: name too long", w->conf);
 		return NVML_ERROR_DRIVER_NOT_LOADED;
@@ -406,6 +419,14 @@ nvmlReturn_t world_read(struct world *w)
 		free(text);
 	} else if (errno != ENOENT) {
 		complain("%s: %s", w->faults_file, strerror(errno));
+		good = false;
+	}
+	text = good ? text_read(w->processes_file, NULL, 0) : NULL;
+	if (text) {
+		good = lines(&(struct reader){.world = w, .file = w->processes_file}, text, process_file_line);
+		free(text);
+	} else if (good && errno != ENOENT) {
+		complain("%s: %s", w->processes_file, strerror(errno));
 		good = false;
 	}
 	snprintf(w->identity, sizeof w->identity, "%s/%s", of_conf, of_faults);

@@ -123,7 +123,7 @@ struct fault {
 
 /* All that the description and the faults file say, read anew at every call. */
 struct world {
-	char conf[PATH_MAX], faults_file[PATH_MAX], state[PATH_MAX], log[PATH_MAX], times[PATH_MAX];
+	char conf[PATH_MAX], faults_file[PATH_MAX], processes_file[PATH_MAX], state[PATH_MAX], log[PATH_MAX], times[PATH_MAX];
 	char identity[256]; /* of both files, so that uses are counted anew when one changes */
 	char driver[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE], library[NVML_SYSTEM_NVML_VERSION_BUFFER_SIZE];
 	unsigned int cuda;
