@@ -95,7 +95,7 @@ func TestReport(t *testing.T) {
 		{ownFault(refusal{errors.New("own")}), 125},
 	} {
 		var stderr bytes.Buffer
-		if got := report(&stderr, c.err); got != c.status || (c.err == nil) != (stderr.Len() == 0) {
+		if got := exitStatus(&stderr, c.err); got != c.status || (c.err == nil) != (stderr.Len() == 0) {
 			t.Errorf("%v: %d, %q", c.err, got, stderr.String())
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"gputune/internal/recovery"
 )
 
-// Agent is the service. All fields have to be set but Verify.
+// Agent is the service. All fields have to be set but Verify and Reports.
 type Agent struct {
 	// Config is where gputune.toml is, "" the usual place.
 	Config string
@@ -35,6 +35,8 @@ type Agent struct {
 	Metrics *metrics.Set
 	// Verify checks bound tasks.
 	Verify Verifier
+	// Reports samples GPUs for the reports on jobs; nil: there are none.
+	Reports *Reporter
 
 	watch   recovery.Watch
 	key     string // snapshot.Key of the snapshot that this run took
@@ -71,6 +73,9 @@ func (a *Agent) Load() {
 	}
 	if err == nil || first {
 		a.Host.Site, a.Host.SiteError = site, err
+	}
+	if a.Reports != nil {
+		a.Reports.Configure(a.Host.Site)
 	}
 	a.due = map[string]time.Time{}
 	a.watch.Grace = time.Duration(a.Host.Site.Agent.Grace)
@@ -115,6 +120,17 @@ func (a *Agent) Run(ctx context.Context, reload <-chan os.Signal) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go a.pat(ctx)
+	if a.Reports != nil {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			a.Reports.Run(ctx)
+		}()
+		defer func() {
+			stop()
+			<-ended
+		}()
+	}
 	a.serve()
 	a.Notify.Notify(daemon.SdNotifyReady)
 	a.Log.Info("started", "config", a.Config, "state", string(a.Host.Site.Paths.State))

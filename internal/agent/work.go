@@ -12,6 +12,7 @@ import (
 	"gputune/conf"
 	"gputune/internal/job"
 	"gputune/internal/ledger"
+	"gputune/internal/sample"
 	"gputune/internal/slurm"
 	"gputune/internal/snapshot"
 	"gputune/internal/topology"
@@ -59,11 +60,20 @@ type Snapshot struct {
 	Warnings []string `json:"warnings"`
 }
 
+// Library is NVIDIA's management library.
+type Library interface {
+	topology.NVML
+	// Sampler opens it to look at GPUs.
+	Sampler() (sample.Source, error)
+}
+
 // Serve does the work that is described on in and writes the answer to out. host
-// is this node, its configuration left out; nvml is the library for snapshots.
-func Serve(ctx context.Context, host *job.Host, nvml topology.NVML, in io.Reader, out io.Writer) error {
+// is this node, its configuration left out; nvml is the library for snapshots and
+// samples.
+func Serve(ctx context.Context, host *job.Host, nvml Library, in io.Reader, out io.Writer) error {
 	var work Work
-	if err := json.NewDecoder(in).Decode(&work); err != nil {
+	input := json.NewDecoder(in)
+	if err := input.Decode(&work); err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
 	host.Site, host.SiteError = conf.Load(work.Config)
@@ -76,8 +86,14 @@ func Serve(ctx context.Context, host *job.Host, nvml topology.NVML, in io.Reader
 		answer, err = held(ctx, host)
 	case RoleSnapshot:
 		answer, err = take(host, nvml)
+	case RoleSample:
+		source, err := nvml.Sampler()
+		if err != nil {
+			return err
+		}
+		return sample.Serve(source, input, out)
 	default:
-		err = fmt.Errorf("role %q: want %s, %s or %s", work.Role, RoleRestore, RoleHeld, RoleSnapshot)
+		err = fmt.Errorf("role %q: want %s, %s, %s or %s", work.Role, RoleRestore, RoleHeld, RoleSnapshot, RoleSample)
 	}
 	if err != nil {
 		return err

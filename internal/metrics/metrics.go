@@ -68,6 +68,12 @@ type Set struct {
 	PagesChecked, PagesAway prometheus.Counter
 	// VerifySeconds is the processor time that checks have taken.
 	VerifySeconds prometheus.Counter
+
+	// ReportJobs is how many jobs are sampled for their reports, ReportSamples
+	// counts looks at a GPU, ReportFailures those that failed, and ReportSeconds is
+	// the processor time of the process that looks.
+	ReportJobs                                   prometheus.Gauge
+	ReportSamples, ReportFailures, ReportSeconds prometheus.Counter
 }
 
 // New returns the series, of a gputuned of that version.
@@ -125,6 +131,11 @@ func New(version string) *Set {
 	s.PagesChecked = counter("gputune_verify_pages_total", "Pages of bound tasks that were looked at.")
 	s.PagesAway = counter("gputune_verify_remote_pages_total", "Pages of bound tasks that were on other memory nodes than planned.")
 	s.VerifySeconds = counter("gputune_verify_cpu_seconds_total", "Processor time that checks of bound tasks have taken, in seconds.")
+
+	s.ReportJobs = gauge("gputune_report_jobs", "Jobs whose GPUs are sampled for the reports on them.")
+	s.ReportSamples = counter("gputune_report_samples_total", "Looks at a GPU for the reports on jobs.")
+	s.ReportFailures = counter("gputune_report_failures_total", "Looks at GPUs for the reports on jobs that failed.")
+	s.ReportSeconds = counter("gputune_report_cpu_seconds_total", "Processor time of the process that samples GPUs, in seconds.")
 	for _, kind := range []string{"cpus", "policy", "pages"} {
 		s.Drifts.WithLabelValues(kind) // there at 0, so that rates are right from the first
 	}
