@@ -365,6 +365,9 @@ func (r *Reporter) findEnded() {
 		r.watch.Forget()
 		return
 	}
+	for _, id := range r.overtaken() {
+		r.lost(h, id)
+	}
 	if now.Before(r.look) {
 		return
 	}
@@ -384,15 +387,41 @@ func (r *Reporter) findEnded() {
 		r.look = now.Add(next)
 	}
 	for _, id := range ended {
-		r.save(id, r.jobs[id])
-		end := r.jobs[id].report.End
-		if err := h.CloseReport(id, report.Lost, end); err != nil {
-			r.failed(err)
-			continue
-		}
-		r.Log.Info("closed the report on a job that ended without its Epilog", "job", id)
-		delete(r.jobs, id)
+		r.lost(h, id)
 	}
+}
+
+// overtaken returns the jobs that have a device of which Slurm has since given all to
+// another job: they have ended, also where nothing else tells.
+func (r *Reporter) overtaken() []string {
+	var list []string
+	for id, one := range r.jobs {
+		for _, other := range r.jobs {
+			if !other.begun.After(one.begun) || len(one.report.Notes) > 0 || len(other.report.Notes) > 0 {
+				continue // the same, or one that shares its GPUs, which its notes say
+			}
+			if slices.ContainsFunc(one.report.Devices(), func(device string) bool { return slices.Contains(other.report.Devices(), device) }) {
+				list = append(list, id)
+				break
+			}
+		}
+	}
+	return list
+}
+
+// lost closes the report on a job whose Epilog did not come.
+func (r *Reporter) lost(h *job.Host, id string) {
+	one := r.jobs[id]
+	if one == nil {
+		return
+	}
+	r.save(id, one)
+	delete(r.jobs, id)
+	if err := h.CloseReport(id, report.Lost, one.report.End); err != nil {
+		r.failed(err)
+		return
+	}
+	r.Log.Info("closed the report on a job that ended without its Epilog", "job", id)
 }
 
 // forgetStale removes reports on jobs that ended while nobody sampled them.

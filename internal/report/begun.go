@@ -16,7 +16,7 @@ import (
 type Begun struct {
 	Job      string    `json:"job"`
 	HetJob   string    `json:"het_job,omitempty"`
-	Restarts int       `json:"restarts"`
+	Restarts int       `json:"restarts,omitempty"`
 	UID      uint32    `json:"uid"`
 	User     string    `json:"user,omitempty"`
 	Node     string    `json:"node"`

@@ -37,8 +37,9 @@ type Report struct {
 	// HetJob is the number that a component of a heterogeneous job was submitted
 	// with, "" of another job.
 	HetJob string `json:"het_job,omitempty"`
-	// Restarts is how often the job was requeued before this run.
-	Restarts int       `json:"restarts"`
+	// Restarts is how often the job was requeued before this run, where the Slurm
+	// that is installed tells its Prolog; runs have times of their own in any case.
+	Restarts int       `json:"restarts,omitempty"`
 	UID      uint32    `json:"uid"`
 	User     string    `json:"user,omitempty"`
 	Node     string    `json:"node"`

@@ -423,23 +423,8 @@ func BenchmarkAgentIdle(b *testing.B) {
 		_ = command.Process.Kill()
 		_ = command.Wait()
 	}()
-	// Time on a processor in ns by thread, from schedstat: stat counts in 10 ms. Nothing
-	// is asked of a child in that minute.
-	used := func() (sum int64) {
-		names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", command.Process.Pid))
-		if err != nil || len(names) == 0 {
-			b.Fatal(names, err)
-		}
-		for _, name := range names {
-			text, err := os.ReadFile(name)
-			var one int64
-			if _, scanned := fmt.Sscan(string(text), &one); err != nil || scanned != nil {
-				b.Fatal(name, err, scanned)
-			}
-			sum += one
-		}
-		return sum
-	}
+	// Nothing is asked of a child in that minute.
+	used := func() int64 { return onProcessor(b, command.Process.Pid) }
 	time.Sleep(5 * time.Second)
 	atStart := used()
 	for range b.N {
@@ -458,4 +443,99 @@ func BenchmarkAgentIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(share*100, "%-of-a-core")
 	b.ReportMetric(float64(kib)/1024, "peak-MiB")
+}
+
+// onProcessor returns the time on a processor that the threads of a process had, in
+// ns, from schedstat: stat counts in 10 ms.
+func onProcessor(b *testing.B, pid int) (sum int64) {
+	b.Helper()
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(names) == 0 {
+		b.Fatal(names, err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if os.IsNotExist(err) {
+			continue // a thread that has ended
+		}
+		var one int64
+		if _, scanned := fmt.Sscan(string(text), &one); err != nil || scanned != nil {
+			b.Fatal(name, err, scanned)
+		}
+		sum += one
+	}
+	return sum
+}
+
+// BenchmarkAgentSampling is what sampling the eight GPUs of a job takes of a node for
+// a minute: the agent, the process that asks the driver without the driver's own
+// time, and that.
+func BenchmarkAgentSampling(b *testing.B) {
+	n := onMachine(b, "dgx-h100")
+	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
+		b.Fatal(err)
+	}
+	command := n.Program(b.Context(), "gputuned", Job{})
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}()
+	time.Sleep(5 * time.Second)
+	times := filepath.Join(n.NVML.Folder, "times.log")
+	j := Job{ID: agentJob + 200, GPUs: "0,1,2,3,4,5,6,7"}
+	if result, err := n.Prolog(b.Context(), j); err != nil || result.Code != 0 {
+		b.Fatal(err, result)
+	}
+	time.Sleep(5 * time.Second)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", command.Process.Pid))
+	var child int
+	for _, thread := range threadsOf(b, command.Process.Pid) { // a child is that of the thread that made it
+		if text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", command.Process.Pid, thread)); len(text) > 0 {
+			children = text
+		}
+	}
+	if _, scanned := fmt.Sscan(string(children), &child); scanned != nil {
+		b.Fatal(err, scanned)
+	}
+	if err := os.RemoveAll(times); err != nil {
+		b.Fatal(err)
+	}
+	agentBefore, childBefore := onProcessor(b, command.Process.Pid), onProcessor(b, child)
+	for range b.N {
+		time.Sleep(time.Minute)
+	}
+	agent, whole := onProcessor(b, command.Process.Pid)-agentBefore, onProcessor(b, child)-childBefore
+	if result, err := n.Epilog(b.Context(), j); err != nil || result.Code != 0 {
+		b.Fatal(err, result)
+	}
+	var library time.Duration
+	for library == 0 { // the child writes it at its end
+		if library, err = inLibrary(times); err != nil && !os.IsNotExist(err) {
+			b.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	minute := float64(time.Minute) * float64(b.N)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(100*float64(agent)/minute, "agent-%-of-a-core")
+	b.ReportMetric(100*max(float64(whole)-float64(library), 0)/minute, "child-%-of-a-core")
+	b.ReportMetric(100*float64(library)/minute, "fake-driver-%-of-a-core")
+}
+
+func threadsOf(b *testing.B, pid int) (ids []int) {
+	b.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, entry := range entries {
+		var id int
+		if _, err := fmt.Sscan(entry.Name(), &id); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

@@ -11,9 +11,16 @@ import (
 	"time"
 )
 
-// BenchmarkNothingAsked is a job without options: median of a whole program.
+// BenchmarkNothingAsked is a job without options on a node with an agent, whose
+// GPUs a report is on: median of a whole program.
 func BenchmarkNothingAsked(b *testing.B) {
 	n := onMachine(b, "dgx-h100")
+	if err := os.Mkdir(n.Run, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Run, "agent.lock"), nil, 0o600); err != nil {
+		b.Fatal(err)
+	}
 	compare(b, n, Job{ID: 1, GPUs: "0,1,2,3,4,5,6,7"})
 }
 
