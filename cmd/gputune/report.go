@@ -23,14 +23,14 @@ func reportCommand() *cobra.Command {
 		Use:   "report [OPTION…] [JOB]",
 		Short: "Show what the GPUs of a job did",
 		Long: `Show what the GPUs of a job did on this node while it ran: how busy they and
-their memory were, power and energy, clocks and what held them down, errors, and
-which share of the memory of bound tasks was local. Without a job, a list of your
-jobs' reports; root sees those of everybody. A job that was requeued has a report
-for each run, and one on several nodes has one on each of them. The report on a job
-that runs is so far as the last look at its GPUs; as the last line of a batch
-script, "gputune report $SLURM_JOB_ID" puts it into the job's output.
+their memory were, power and energy, clocks and what held them down, errors,
+and how much of the memory of bound tasks was local. Without a job, a list of
+your jobs' reports; root sees those of everybody.
 
-Reports need gputuned on the node.`,
+A job that was requeued has a report for each run, and one on several nodes has
+one on each of them. The report on a job that runs is so far as the last look at
+its GPUs: "gputune report $SLURM_JOB_ID" as the last line of a batch script puts
+it into the job's output. Reports need gputuned on the node.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	configFlag(command, &config)
