@@ -61,7 +61,7 @@ func (m Marks) create(job string) (folder.File, error) {
 	f, err := m.Create(name)
 	switch {
 	case errors.Is(err, fs.ErrExist): // of one that was killed
-		if err := m.Folder.Remove(name); err != nil {
+		if err := m.Remove(name); err != nil {
 			return nil, err
 		}
 	case errors.Is(err, fs.ErrNotExist):
@@ -97,7 +97,7 @@ func (m Marks) Get(job string) (Begun, error) {
 func (m Marks) Drop(job string) error {
 	var failed []error
 	for _, suffix := range []string{markSuffix, newSuffix} {
-		if err := m.Folder.Remove(marksFolder + "/" + job + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := m.Remove(marksFolder + "/" + job + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = append(failed, err)
 		}
 	}

@@ -86,7 +86,7 @@ func (s Store) Put(r *Report) error {
 		err = s.Rename(at.name()+newSuffix, at.name()+reportSuffix)
 	}
 	if err != nil { // a full disk
-		return errors.Join(err, ignore(s.Folder.Remove(at.name()+newSuffix), fs.ErrNotExist))
+		return errors.Join(err, ignore(s.Remove(at.name()+newSuffix), fs.ErrNotExist))
 	}
 	if at.UID == 0 {
 		return nil
@@ -101,7 +101,7 @@ func (s Store) create(at Entry) (f folder.File, err error) {
 		f, err = s.Create(at.name() + newSuffix)
 		switch {
 		case errors.Is(err, fs.ErrExist): // of one that was killed
-			err = ignore(s.Folder.Remove(at.name()+newSuffix), fs.ErrNotExist)
+			err = ignore(s.Remove(at.name()+newSuffix), fs.ErrNotExist)
 		case errors.Is(err, fs.ErrNotExist):
 			if err = s.MakeBase(); err == nil {
 				err = ignore(s.MakeFolder(at.folder()), fs.ErrExist)
@@ -134,7 +134,7 @@ func (s Store) Get(e Entry) (*Report, error) {
 
 // Drop removes a report. None is no error.
 func (s Store) Drop(e Entry) error {
-	if err := s.Folder.Remove(e.name() + reportSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.Remove(e.name() + reportSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -216,7 +216,7 @@ func (s Store) Prune(now time.Time, limits Limits) (removed int, err error) {
 		}
 		for _, e := range begun {
 			if now.Sub(e.Time) > time.Hour { // nobody writes that long
-				failed = append(failed, ignore(s.Folder.Remove(e.name()+newSuffix), fs.ErrNotExist))
+				failed = append(failed, ignore(s.Remove(e.name()+newSuffix), fs.ErrNotExist))
 			}
 		}
 		for len(list) > 0 && (len(list) > limits.PerUser || now.Sub(list[0].Time) > limits.Age) {

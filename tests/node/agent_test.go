@@ -411,7 +411,7 @@ func TestUnitFile(t *testing.T) {
 // BenchmarkAgentIdle is what the agent takes of a node for a minute in which
 // nothing happens.
 func BenchmarkAgentIdle(b *testing.B) {
-	n := onMachine(b, "dgx-h100")
+	n := onMachine(b)
 	if err := n.Configure("[agent]\nlisten = \"127.0.0.1:39946\"\n"); err != nil {
 		b.Fatal(err)
 	}
@@ -471,7 +471,7 @@ func onProcessor(b *testing.B, pid int) (sum int64) {
 // a minute: the agent, and the process that asks the driver, here a made-up one that
 // reads a file at each call.
 func BenchmarkAgentSampling(b *testing.B) {
-	n := onMachine(b, "dgx-h100")
+	n := onMachine(b)
 	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
 		b.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // BenchmarkNothingAsked is a job without options on a node with an agent, whose
 // GPUs a report is on: median of a whole program.
 func BenchmarkNothingAsked(b *testing.B) {
-	n := onMachine(b, "dgx-h100")
+	n := onMachine(b)
 	if err := os.Mkdir(n.Run, 0o755); err != nil {
 		b.Fatal(err)
 	}
@@ -27,18 +27,19 @@ func BenchmarkNothingAsked(b *testing.B) {
 // BenchmarkEightGPUs sets clocks, power limit and compute mode on eight GPUs and
 // puts them back. own is the time outside of the management library.
 func BenchmarkEightGPUs(b *testing.B) {
-	n := onMachine(b, "dgx-h100")
+	n := onMachine(b)
 	compare(b, n, Job{ID: 1, GPUs: "0,1,2,3,4,5,6,7", Options: map[string]string{
 		"gpu-clocks": "1200", "gpu-power": "500", "gpu-compute-mode": "exclusive",
 	}})
 }
 
-func onMachine(b *testing.B, machine string) *Node {
+// onMachine makes a node with eight GPUs.
+func onMachine(b *testing.B) *Node {
 	b.Helper()
 	if os.Getuid() != 0 {
 		b.Skip("only root can change a GPU")
 	}
-	n, err := Make(b.Context(), b.TempDir(), machine, "")
+	n, err := Make(b.Context(), b.TempDir(), "dgx-h100", "")
 	if err != nil {
 		b.Fatal(err)
 	}

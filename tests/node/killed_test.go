@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +33,13 @@ func beginHard(t testing.TB, config string) (n *Node, gpus string) {
 	t.Helper()
 	n = begin(t, config)
 	n.bump(t)
+	// There has been an agent, so that the job is noted for its report.
+	if err := os.MkdirAll(n.Run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Run, "agent.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return n, n.state(t)
 }
 

@@ -23,9 +23,9 @@ import (
 const owner = 65534
 
 // reported makes a node with an agent that samples each second.
-func reported(t *testing.T, more string) *Node {
+func reported(t *testing.T) *Node {
 	t.Helper()
-	return withAgent(t, "[report]\ninterval = \"1s\"\nmin_time = \"off\"\n"+more)
+	return withAgent(t, "[report]\ninterval = \"1s\"\nmin_time = \"off\"\n")
 }
 
 // change gives the node's GPUs other figures, and keeps what is set.
@@ -69,15 +69,14 @@ func (n *Node) usage(t *testing.T, id int) []*report.Report {
 }
 
 // waitForSamples waits until each GPU of a job was looked at so often.
-func (n *Node) waitForSamples(t *testing.T, id, count int, says func() string) *report.Report {
+func (n *Node) waitForSamples(t *testing.T, id, count int, says func() string) {
 	t.Helper()
-	var r *report.Report
 	waitFor(t, fmt.Sprintf("%d samples of job %d", count, id), func() bool {
 		reports := n.usage(t, id)
 		if len(reports) == 0 {
 			return false
 		}
-		r = reports[len(reports)-1]
+		r := reports[len(reports)-1]
 		for _, gpu := range r.GPUs {
 			if gpu.Samples < count {
 				return false
@@ -85,7 +84,6 @@ func (n *Node) waitForSamples(t *testing.T, id, count int, says func() string) *
 		}
 		return len(r.GPUs) > 0
 	}, says)
-	return r
 }
 
 func (n *Node) agentUp(t *testing.T) (kill func(), output func() string) {
@@ -106,7 +104,7 @@ func (n *Node) agentUp(t *testing.T) (kill func(), output func() string) {
 
 // What the driver says is what the report says.
 func TestReport(t *testing.T) {
-	n := reported(t, "")
+	n := reported(t)
 	n.change(t, "utilization_samples 40 60", "utilization 1 30", "power 400000", "memory_used 8589934592", "temperature 61",
 		"event_reasons 0x4", "energy 5000000", "ecc_errors 7 1", "pcie_replays 3", "field 197 1048576", "field 198 4194304", "field 270 2000000000")
 	_, output := n.agentUp(t)
@@ -210,7 +208,7 @@ func (n *Node) samplers(t *testing.T) int {
 // An agent that is killed loses some samples and no more; the next one goes on, and
 // an Epilog closes the report also without any.
 func TestReportAgentKilled(t *testing.T) {
-	n := reported(t, "")
+	n := reported(t)
 	n.change(t, "energy 1000000")
 	kill, output := n.agentUp(t)
 	j := sampledJob(agentJob+101, "0")
@@ -294,7 +292,7 @@ func TestNoReport(t *testing.T) {
 
 // While a Prolog or an Epilog works on GPUs, nobody has the driver open for samples.
 func TestReportOutOfTheWay(t *testing.T) {
-	n := reported(t, "")
+	n := reported(t)
 	_, output := n.agentUp(t)
 	long := sampledJob(agentJob+104, "0")
 	shown(t, long.ID)
@@ -332,7 +330,7 @@ func TestReportOutOfTheWay(t *testing.T) {
 
 // A driver that hangs costs samples: neither the agent nor an Epilog waits for it.
 func TestReportDriverHangs(t *testing.T) {
-	n := reported(t, "")
+	n := reported(t)
 	agent, output := n.startAgent(t)
 	waitFor(t, "the start", func() bool { return strings.Contains(output(), "msg=started") }, output)
 	j := sampledJob(agentJob+106, "0")
@@ -364,7 +362,7 @@ func TestReportDriverHangs(t *testing.T) {
 // A job whose Epilog does not come has its report closed by the agent, and a GPU
 // that is gone ends no other's figures.
 func TestReportWithoutEpilog(t *testing.T) {
-	n := reported(t, "")
+	n := reported(t)
 	_, output := n.agentUp(t)
 	j := sampledJob(agentJob+108, "0,1")
 	if err := n.NVML.SetFaults(t.Context(), fakenvml.Fault{Call: "GetTemperature", GPU: "1", Nth: "3-", Error: "GPU_IS_LOST"}); err != nil {
