@@ -22,10 +22,6 @@ import (
 // driver, or to look a last time.
 const agentWait = 2 * time.Second
 
-// agentLock is the file of the agent's lock, which tells that there has been one
-// since the last boot.
-const agentLock = "agent.lock"
-
 // Marks are the jobs that have begun and not ended, for the reports on them.
 func (h *Host) Marks() report.Marks {
 	return report.NewMarks(filepath.Join(h.Root, string(h.Site.Paths.Run)))
@@ -91,8 +87,10 @@ var gpuVariables = []string{
 	"SLURM_CONF", "SLURMD_NODENAME",
 }
 
+// hasAgent tells whether an agent runs, or has been killed: one that is stopped takes
+// its socket away.
 func (h *Host) hasAgent() bool {
-	_, err := os.Lstat(filepath.Join(h.Root, string(h.Site.Paths.Run), agentLock))
+	_, err := os.Lstat(filepath.Join(h.Root, string(h.Site.Paths.Run), sample.SocketName))
 	return err == nil
 }
 

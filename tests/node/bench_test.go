@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gputune/internal/sample"
 )
 
 // BenchmarkNothingAsked is a job without options on a node with an agent, whose
@@ -18,7 +20,7 @@ func BenchmarkNothingAsked(b *testing.B) {
 	if err := os.Mkdir(n.Run, 0o755); err != nil {
 		b.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(n.Run, "agent.lock"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.Run, sample.SocketName), nil, 0o600); err != nil {
 		b.Fatal(err)
 	}
 	compare(b, n, Job{ID: 1, GPUs: "0,1,2,3,4,5,6,7"})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gputune/internal/job"
+	"gputune/internal/sample"
 )
 
 // hard is a job that changes all there is on two GPUs, one of which a site has
@@ -33,11 +34,11 @@ func beginHard(t testing.TB, config string) (n *Node, gpus string) {
 	t.Helper()
 	n = begin(t, config)
 	n.bump(t)
-	// There has been an agent, so that the job is noted for its report.
+	// As if there were an agent, so that the job is noted for its report.
 	if err := os.MkdirAll(n.Run, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(n.Run, "agent.lock"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.Run, sample.SocketName), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return n, n.state(t)

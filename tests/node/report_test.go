@@ -88,6 +88,9 @@ func (n *Node) waitForSamples(t *testing.T, id, count int, says func() string) {
 
 func (n *Node) agentUp(t *testing.T) (kill func(), output func() string) {
 	t.Helper()
+	if err := os.Remove(filepath.Join(n.Run, sample.SocketName)); err != nil && !os.IsNotExist(err) { // of one that was killed
+		t.Fatal(err)
+	}
 	agent, output := n.startAgent(t)
 	waitFor(t, "the start", func() bool {
 		_, err := os.Stat(filepath.Join(n.Run, sample.SocketName))
@@ -98,7 +101,6 @@ func (n *Node) agentUp(t *testing.T) (kill func(), output func() string) {
 			t.Fatal(err)
 		}
 		_ = agent.Wait()
-		_ = os.Remove(filepath.Join(n.Run, sample.SocketName)) // so that the next start is seen
 	}, output
 }
 
@@ -249,7 +251,7 @@ func TestReportAgentKilled(t *testing.T) {
 	}
 }
 
-// Where there was no agent since the last boot, where the site wants none, where a
+// Where there is no agent, where the site wants none, where a
 // job has no GPUs or was too short, there is no report and no file.
 func TestNoReport(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -268,7 +270,7 @@ func TestNoReport(t *testing.T) {
 				if err := os.Mkdir(n.Run, 0o755); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(filepath.Join(n.Run, "agent.lock"), nil, 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(n.Run, sample.SocketName), nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
