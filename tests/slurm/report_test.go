@@ -22,6 +22,7 @@ import (
 // TestReports runs jobs of two users on a node that is sampled. Each user sees his
 // own jobs, root sees all, whatever options the jobs had.
 func TestReports(t *testing.T) {
+	t.Parallel()
 	s := startAgentSite(t, "verify_interval = \"1s\"\n[report]\ninterval = \"1s\"\nmin_time = \"off\"\n")
 	d := node.Driver(s.Machine)
 	for i := range d.GPUs {
