@@ -22,6 +22,9 @@ import (
 // driver, or to look a last time.
 const agentWait = 2 * time.Second
 
+// reportWait is how long an Epilog waits for the disk that reports are on.
+const reportWait = 5 * time.Second
+
 // Marks are the jobs that have begun and not ended, for the reports on them.
 func (h *Host) Marks() report.Marks {
 	return report.NewMarks(filepath.Join(h.Root, string(h.Site.Paths.Run)))
@@ -103,8 +106,23 @@ func (h *Host) ended(id string) {
 	if _, err := h.agent(sample.Last, id); err != nil {
 		h.say("job %s: %v", id, err)
 	}
-	if err := h.CloseReport(id, report.Ended, end); err != nil {
-		h.say("job %s: report on its GPUs: %v", id, err)
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if fault := recover(); fault != nil {
+				done <- fmt.Errorf("fault in gputune: %v", fault)
+			}
+		}()
+		done <- h.CloseReport(id, report.Ended, end)
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-time.After(reportWait):
+		err = fmt.Errorf("not written within %v", reportWait)
+	}
+	if err != nil {
+		h.say("job %s: report on its GPUs: %v", id, oneLine(err.Error()))
 	}
 }
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -386,4 +387,40 @@ func TestReportWithoutEpilog(t *testing.T) {
 		t.Errorf("%+v", r.GPUs)
 	}
 	n.wantNoSampling(t, output)
+}
+
+// A report that cannot be written is said, and is no reason for an Epilog to fail.
+func TestReportCannotBeWritten(t *testing.T) {
+	for name, place := range map[string]func(reports string) error{
+		"a file":      func(reports string) error { return os.WriteFile(reports, nil, 0o644) },
+		"a link":      func(reports string) error { return os.Symlink(t.TempDir(), reports) },
+		"somebody's":  func(reports string) error { return errors.Join(os.Mkdir(reports, 0o755), os.Chown(reports, owner, 0)) },
+		"open to all": func(reports string) error { return errors.Join(os.Mkdir(reports, 0o755), os.Chmod(reports, 0o777)) },
+		"user's is so": func(reports string) error {
+			return errors.Join(os.Mkdir(reports, 0o755), os.WriteFile(filepath.Join(reports, strconv.Itoa(owner)), nil, 0o644))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := begin(t, "[report]\nmin_time = \"off\"\n")
+			for _, folder := range []string{n.Run, n.State} {
+				if err := os.Mkdir(folder, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(n.Run, sample.SocketName), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := place(filepath.Join(n.State, "reports")); err != nil {
+				t.Fatal(err)
+			}
+			j := sampledJob(agentJob+109, "0")
+			n.prolog(t, j)
+			if output := n.epilog(t, j); !strings.Contains(output, fmt.Sprintf("job %d: report on its GPUs: ", j.ID)) {
+				t.Errorf("not said: %q", output)
+			}
+			if left, err := n.Left(); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
 }
