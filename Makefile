@@ -185,6 +185,8 @@ bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as
 	@$(GO) test -run '^$$' -bench AgentIdle -benchtime 1x ./tests/node
 	@echo "gputuned following eight workers on eight GPUs (aim: 1 % of a core)"
 	@$(GO) test -run '^$$' -bench AgentFollows -benchtime 1x ./tests/node
+	@echo "gputuned in a minute in which it samples eight GPUs, and the process that asks the driver (aim: 0.1 % of a core)"
+	@$(GO) test -run '^$$' -bench AgentSampling -benchtime 1x ./tests/node
 	@echo "planning (aim: 1 ms) and reading a machine"
 	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology ./internal/topology/source
 

@@ -66,12 +66,12 @@ func run(arguments []string) error {
 	signal.Notify(reload, unix.SIGHUP)
 
 	log := agent.Logger(os.Stderr)
+	children := &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log}
 	a := &agent.Agent{
-		Config: *config, Host: host, Log: log, Metrics: metrics.New(version),
-		Worker: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},
-		Notify: agent.Systemd{Log: log},
+		Config: *config, Host: host, Log: log, Metrics: metrics.New(version), Worker: children, Notify: agent.Systemd{Log: log},
 	}
-	a.Verify = &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics}
+	a.Reports = agent.NewReporter(host, children, *config, a.Metrics)
+	a.Verify = &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics, Pages: a.Reports.Pages}
 	a.Follow = &agent.Follower{
 		Host: verify.This(), Config: *config, Log: log, Metrics: a.Metrics,
 		Watcher: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},

@@ -45,6 +45,7 @@ type Config struct {
 	Environment map[string]Template `toml:"environment"` // by the names of variables
 	Profiles    Profiles            `toml:"profile"`
 	Agent       Agent               `toml:"agent"`
+	Report      Report              `toml:"report"`
 }
 
 // Paths are the places that a site may move.
@@ -59,6 +60,17 @@ type Paths struct {
 	State Path `toml:"state"`
 	// Run is the folder of what the Prolog reports about the jobs of this boot.
 	Run Path `toml:"run"`
+	// Reports is the folder of the reports on jobs that have ended; empty: reports
+	// in State. See ReportsFolder.
+	Reports Path `toml:"reports"`
+}
+
+// ReportsFolder is where the reports on jobs that have ended are.
+func (p Paths) ReportsFolder() string {
+	if p.Reports == "" {
+		return filepath.Join(string(p.State), "reports")
+	}
+	return string(p.Reports)
 }
 
 // NUMABind is about --gpu-numa-bind.
@@ -159,7 +171,7 @@ func Default() Config {
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
 		MPS:   MPS{Access: everybody(), Exclusive: true, ReadyDeadline: Duration(10 * time.Second)},
-		Agent: defaultAgent(),
+		Agent: defaultAgent(), Report: defaultReport(),
 	}
 	defaultNode(&config)
 	return config
@@ -191,6 +203,11 @@ func (c Config) check() error {
 	state, run := filepath.Clean(string(c.Paths.State))+"/", filepath.Clean(string(c.Paths.Run))+"/"
 	if strings.HasPrefix(state, run) || strings.HasPrefix(run, state) {
 		return fmt.Errorf("key paths.run: %q: want a folder apart from paths.state (%q)", c.Paths.Run, c.Paths.State)
+	}
+	reports := filepath.Clean(c.Paths.ReportsFolder()) + "/"
+	if strings.HasPrefix(reports, run) || strings.HasPrefix(run, reports) || strings.HasPrefix(state, reports) ||
+		c.Paths.Reports != "" && strings.HasPrefix(reports, state) && reports != state+"reports/" {
+		return fmt.Errorf("key paths.reports: %q: want a folder apart from paths.run (%q) and paths.state (%q)", c.Paths.Reports, c.Paths.Run, c.Paths.State)
 	}
 	return c.checkNode()
 }

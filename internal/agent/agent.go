@@ -24,7 +24,7 @@ import (
 	"gputune/internal/recovery"
 )
 
-// Agent is the service. All fields have to be set but Verify and Follow.
+// Agent is the service. All fields have to be set but Verify, Follow and Reports.
 type Agent struct {
 	// Config is where gputune.toml is, "" the usual place.
 	Config string
@@ -38,6 +38,8 @@ type Agent struct {
 	Verify Verifier
 	// Follow binds the workers of steps that ask for it.
 	Follow *Follower
+	// Reports samples GPUs for the reports on jobs; nil: there are none.
+	Reports *Reporter
 
 	watch   recovery.Watch
 	key     string // snapshot.Key of the snapshot that this run took
@@ -74,6 +76,9 @@ func (a *Agent) Load() {
 	}
 	if err == nil || first {
 		a.Host.Site, a.Host.SiteError = site, err
+	}
+	if a.Reports != nil {
+		a.Reports.Configure(a.Host.Site)
 	}
 	a.due = map[string]time.Time{}
 	a.watch.Grace = time.Duration(a.Host.Site.Agent.Grace)
@@ -126,6 +131,9 @@ func (a *Agent) Run(ctx context.Context, reload <-chan os.Signal) error {
 	defer stop()
 	if a.Follow != nil {
 		follower.Go(func() { a.Follow.Run(ctx) })
+	}
+	if a.Reports != nil {
+		follower.Go(func() { a.Reports.Run(ctx) })
 	}
 	a.serve()
 	a.Notify.Notify(daemon.SdNotifyReady)

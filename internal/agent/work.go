@@ -13,6 +13,7 @@ import (
 	"gputune/internal/follow"
 	"gputune/internal/job"
 	"gputune/internal/ledger"
+	"gputune/internal/sample"
 	"gputune/internal/slurm"
 	"gputune/internal/snapshot"
 	"gputune/internal/topology"
@@ -65,6 +66,8 @@ type Driver interface {
 	topology.NVML
 	// Lists returns what tells who uses GPUs.
 	Lists() follow.Lister
+	// Sampler opens it to look at GPUs.
+	Sampler() (sample.Source, error)
 }
 
 // Serve does the work that is described on in and writes the answer to out. host
@@ -87,8 +90,14 @@ func Serve(ctx context.Context, host *job.Host, nvml Driver, in io.Reader, out i
 		answer, err = take(host, nvml)
 	case RoleFollow:
 		return serveFollow(ctx, work, nvml.Lists(), orders, out)
+	case RoleSample:
+		source, err := nvml.Sampler()
+		if err != nil {
+			return err
+		}
+		return sample.Serve(source, orders, out)
 	default:
-		err = fmt.Errorf("role %q: want %s, %s, %s or %s", work.Role, RoleRestore, RoleHeld, RoleSnapshot, RoleFollow)
+		err = fmt.Errorf("role %q: want %s, %s, %s, %s or %s", work.Role, RoleRestore, RoleHeld, RoleSnapshot, RoleFollow, RoleSample)
 	}
 	if err != nil {
 		return err

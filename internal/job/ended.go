@@ -47,6 +47,7 @@ func (h *Host) Reports() ([]Report, error) {
 // as ledger.ReleaseAll does. It goes on after a failure; the error names what
 // could not be put back.
 func (h *Host) RestoreEnded(ctx context.Context, alive func(job string) bool) ([]ledger.Outcome, error) {
+	defer h.quiet("")()
 	l, env, err := h.Open()
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ func (h *Host) Epilog(ctx context.Context) error {
 	if h.SiteError != nil {
 		h.say("%v: the defaults are used, but for its paths", h.SiteError)
 	}
+	h.ended(id)
 	if h.held(id) {
 		err = h.release(ctx, id, "")
 	}
@@ -47,6 +48,7 @@ func (e SaidError) Unwrap() error { return e.Err }
 // release puts back what a job holds and writes a line for each result. Its
 // error is a SaidError.
 func (h *Host) release(ctx context.Context, id, why string) error {
+	defer h.quiet(id)()
 	l, env, err := h.Open()
 	if err != nil {
 		h.say("job %s: %v", id, err)

@@ -87,6 +87,7 @@ func (h *Host) Prolog(ctx context.Context) {
 		h.say("%v: nothing is done", err)
 		return
 	}
+	defer h.begun(job)
 	if h.held(job.ID) {
 		// It has said what is wrong; Apply and the Epilog try again.
 		_ = h.release(ctx, job.ID, "its earlier run has left something changed")
@@ -129,6 +130,7 @@ func (h *Host) Lost(why error) {
 		h.say("%v", why)
 		return
 	}
+	defer h.begun(job)
 	fault := why.Error()
 	if h.held(job.ID) {
 		fault += "; what is changed is put back by the Epilog"
@@ -233,6 +235,7 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 	if h.over(options) {
 		return ""
 	}
+	defer h.quiet(job.ID)()
 	env := h.environment()
 	defer func() {
 		if err := env.Close(); err != nil {

@@ -19,6 +19,7 @@ func (h *Host) Restore(ctx context.Context, id string) error {
 // those: others have only been refused something, and may run. It goes on after
 // a failure.
 func (h *Host) RestoreAll(ctx context.Context) error {
+	defer h.quiet("")()
 	l, env, err := h.Open()
 	if err != nil {
 		return err

@@ -53,11 +53,16 @@
 //	  performance_state 0
 //	  power 75000                mW
 //	  utilization 0 0            %, GPU and memory
+//	  utilization_samples 40 60  %, one every 100 ms in turn; of the memory's, all are
+//	                             utilization's; none: Not Supported
+//	  ecc_errors 0 0             corrected, uncorrected
+//	  pcie_replays 0
+//	  field 197 4096             a field's number and value; others are Not Supported
 //	  memory 150754820096        bytes
 //	  memory_used 0
 //
 // The values above are the defaults, but for uuid, pci and minor, which count
-// up, and for mig and process, of which there are none.
+// up, and for mig, process, utilization_samples and field, of which there are none.
 //
 // # Faults
 //
@@ -116,7 +121,8 @@
 //     same as the limit
 //   - what a call about a whole GPU answers for a MIG device: Not Supported;
 //     names of MIG devices; the number of places for them
-//   - PCI device and subsystem id, processes, readings of sensors
+//   - PCI device and subsystem id, processes, readings of sensors, samples of
+//     utilization, counters of errors, fields
 //   - MIG, but for the profiles of an H200, their places and what they answer
 //     with MIG mode off: ids of instances; the places, names and ids of compute
 //     instances; which errors calls give; that UUIDs and indices of MIG devices
@@ -270,6 +276,15 @@ func (l Library) Describe(ctx context.Context, d Description) error {
 		}
 	}
 	return l.Reset(ctx)
+}
+
+// Change replaces the description alone: what is set stays, as long as the GPUs are
+// the same.
+func (l Library) Change(ctx context.Context, d Description) error {
+	if err := l.replace("fakenvml.conf", d.String()); err != nil {
+		return err
+	}
+	return l.program(ctx, "check")
 }
 
 // Reset makes the state as described, as a reboot does.

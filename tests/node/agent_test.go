@@ -518,6 +518,9 @@ func onProcessor(b *testing.B, pid int) (sum int64) {
 	}
 	for _, name := range names {
 		text, err := os.ReadFile(name)
+		if os.IsNotExist(err) {
+			continue // a thread that has ended
+		}
 		var one int64
 		if _, scanned := fmt.Sscan(string(text), &one); err != nil || scanned != nil {
 			b.Fatal(name, err, scanned)
@@ -525,4 +528,70 @@ func onProcessor(b *testing.B, pid int) (sum int64) {
 		sum += one
 	}
 	return sum
+}
+
+// BenchmarkAgentSampling is what sampling the eight GPUs of a job takes of a node for
+// a minute: the agent, and the process that asks the driver, here a made-up one that
+// reads a file at each call.
+func BenchmarkAgentSampling(b *testing.B) {
+	n := onMachine(b, "dgx-h100")
+	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
+		b.Fatal(err)
+	}
+	command := n.Program(b.Context(), "gputuned", Job{})
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}()
+	time.Sleep(5 * time.Second)
+	j := Job{ID: agentJob + 200, GPUs: "0,1,2,3,4,5,6,7"}
+	if result, err := n.Prolog(b.Context(), j); err != nil || result.Code != 0 {
+		b.Fatal(err, result)
+	}
+	time.Sleep(5 * time.Second)
+	child := 0
+	for _, thread := range threadsOf(b, command.Process.Pid) { // a child is that of the thread that made it
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", command.Process.Pid, thread))
+		if err != nil && !os.IsNotExist(err) {
+			b.Fatal(err)
+		}
+		if len(text) > 0 {
+			if _, err := fmt.Sscan(string(text), &child); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if child == 0 {
+		b.Fatal("nobody samples")
+	}
+	agentBefore, childBefore := onProcessor(b, command.Process.Pid), onProcessor(b, child)
+	for range b.N {
+		time.Sleep(time.Minute)
+	}
+	minute := float64(time.Minute) * float64(b.N)
+	agent, asking := onProcessor(b, command.Process.Pid)-agentBefore, onProcessor(b, child)-childBefore
+	if result, err := n.Epilog(b.Context(), j); err != nil || result.Code != 0 {
+		b.Fatal(err, result)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(100*float64(agent)/minute, "agent-%-of-a-core")
+	b.ReportMetric(100*float64(asking)/minute, "asking-%-of-a-core")
+}
+
+func threadsOf(b *testing.B, pid int) (ids []int) {
+	b.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, entry := range entries {
+		var id int
+		if _, err := fmt.Sscan(entry.Name(), &id); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

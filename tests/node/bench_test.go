@@ -9,11 +9,20 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gputune/internal/sample"
 )
 
-// BenchmarkNothingAsked is a job without options: median of a whole program.
+// BenchmarkNothingAsked is a job without options on a node with an agent, whose
+// GPUs a report is on: median of a whole program.
 func BenchmarkNothingAsked(b *testing.B) {
 	n := onMachine(b, "dgx-h100")
+	if err := os.Mkdir(n.Run, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Run, sample.SocketName), nil, 0o600); err != nil {
+		b.Fatal(err)
+	}
 	compare(b, n, Job{ID: 1, GPUs: "0,1,2,3,4,5,6,7"})
 }
 
@@ -39,12 +48,13 @@ func BenchmarkNodeProfile(b *testing.B) {
 	compare(b, n, Job{ID: 1, GPUs: "0", Options: one("node-profile", "bench"), Env: exclusive})
 }
 
+// onMachine makes a node that is a described machine.
 func onMachine(b *testing.B, machine string) *Node {
 	b.Helper()
 	if os.Getuid() != 0 {
 		b.Skip("only root can change a GPU")
 	}
-	n, err := Make(b.Context(), b.TempDir(), "dgx-h100", "")
+	n, err := Make(b.Context(), b.TempDir(), machine, "")
 	if err != nil {
 		b.Fatal(err)
 	}

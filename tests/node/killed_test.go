@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"gputune/internal/job"
+	"gputune/internal/sample"
 )
 
 // hard is a job that changes all there is on two GPUs, one of which a site has
@@ -31,6 +34,13 @@ func beginHard(t testing.TB, config string) (n *Node, gpus string) {
 	t.Helper()
 	n = begin(t, config)
 	n.bump(t)
+	// As if there were an agent, so that the job is noted for its report.
+	if err := os.MkdirAll(n.Run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Run, sample.SocketName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return n, n.state(t)
 }
 

@@ -81,7 +81,7 @@ func (s *settings) over(t *testing.T, id string) bool {
 func (s *settings) files(t *testing.T) []string {
 	t.Helper()
 	var left []string
-	for _, pattern := range []string{s.StateFolder + "/jobs/*", s.StateFolder + "/aside/*", s.RunFolder + "/jobs/*"} {
+	for _, pattern := range []string{s.StateFolder + "/jobs/*", s.StateFolder + "/aside/*", s.RunFolder + "/jobs/*", s.RunFolder + "/sampled/*"} {
 		names, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -167,6 +167,29 @@ static bool process(struct reader *r, char *rest, struct gpu *g)
 	return true;
 }
 
+static bool use_samples(struct reader *r, char *rest, struct gpu *g)
+{
+	g->use_count = 0;
+	for (char *word; (word = text_word(&rest));) {
+		unsigned long long n;
+		if (g->use_count == MAX_USE || !text_number(word, 100, &n))
+			return wrong(r, "utilization_samples", "numbers from 0 to 100, at most 64");
+		g->use[g->use_count++] = (unsigned int)n;
+	}
+	return true;
+}
+
+static bool field(struct reader *r, char *rest, struct gpu *g)
+{
+	unsigned long long id, value;
+	if (g->field_count == MAX_FIELDS || !text_number(text_word(&rest), UINT_MAX, &id) ||
+	    !text_number(text_word(&rest), ULLONG_MAX, &value) || text_word(&rest))
+		return wrong(r, "field", "NVML's number of a field and its value, at most 64 times");
+	g->fields[g->field_count].id = (unsigned int)id;
+	g->fields[g->field_count++].value = value;
+	return true;
+}
+
 static bool memory_clocks(struct reader *r, char *rest, struct gpu *g)
 {
 	g->memory_clock_count = 0;
@@ -294,6 +317,14 @@ static bool gpu_line(struct reader *r, const char *key, char *rest, struct gpu *
 		return numbers(r, key, rest, &g->power, 1);
 	if (IS("utilization"))
 		return two(r, key, rest, &g->utilization);
+	if (IS("utilization_samples"))
+		return use_samples(r, rest, g);
+	if (IS("pcie_replays"))
+		return numbers(r, key, rest, &g->pcie_replays, 1);
+	if (IS("ecc_errors"))
+		return two(r, key, rest, &g->ecc_errors);
+	if (IS("field"))
+		return field(r, rest, g);
 	if (IS("memory"))
 		return large(r, key, rest, &g->memory);
 	if (IS("memory_used"))
