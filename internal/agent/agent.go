@@ -126,14 +126,14 @@ func (a *Agent) Run(ctx context.Context, reload <-chan os.Signal) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go a.pat(ctx)
-	var follower sync.WaitGroup
-	defer follower.Wait()
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	defer stop()
 	if a.Follow != nil {
-		follower.Go(func() { a.Follow.Run(ctx) })
+		beside.Go(func() { a.Follow.Run(ctx) })
 	}
 	if a.Reports != nil {
-		follower.Go(func() { a.Reports.Run(ctx) })
+		beside.Go(func() { a.Reports.Run(ctx) })
 	}
 	a.serve()
 	a.Notify.Notify(daemon.SdNotifyReady)
