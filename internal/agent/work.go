@@ -66,7 +66,7 @@ func Serve(ctx context.Context, host *job.Host, nvml topology.NVML, in io.Reader
 	if err := json.NewDecoder(in).Decode(&work); err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
-	host.Site, host.SiteError = conf.Load(work.Config)
+	host.Load(work.Config)
 	var answer any
 	var err error
 	switch work.Role {
