@@ -22,17 +22,20 @@ import (
 //   - a slurmstepd's socket NODE_JOB.STEP[.COMPONENT] in SlurmdSpoolDir that
 //     somebody listens at (/proc/net/unix);
 //   - a slurmstepd that calls itself "slurmstepd: [42.extern]";
-//   - a process in a cgroup job_42 of Slurm's;
+//   - a process in a cgroup job_42 of Slurm's, or in one that has the job's SLUID
+//     for a name, as since 26.05, if a slurmstepd or a variable SLURM_JOB_ID in it
+//     says which job that is;
 //   - a Prolog or Epilog: a process of root with SLURM_JOB_ID and
 //     SLURM_SCRIPT_CONTEXT in its environment.
 //
 // The error is why that does not tell: no slurmd is visible here (it is stopped,
-// or runs in another PID namespace), or PrologFlags has no Contain, without which
-// a job between two steps leaves no trace. Jobs that were seen are returned all
+// or runs in another PID namespace), PrologFlags has no Contain, without which
+// a job between two steps leaves no trace, or there are processes of a job that
+// nothing names. Jobs that were seen are returned all
 // the same. Between the end of a Prolog and the job's first slurmstepd there is
 // nothing for some milliseconds: one look alone never tells that a job has ended.
 func JobsHere(root string, c Conf) (map[string]string, error) {
-	l := look{root: root, jobs: map[string]string{}}
+	l := look{root: root, jobs: map[string]string{}, byID: map[string]*jobFolder{}}
 	if err := l.processes(); err != nil {
 		return l.jobs, err
 	}
@@ -42,7 +45,10 @@ func JobsHere(root string, c Conf) (map[string]string, error) {
 	if !c.Contains() {
 		return l.jobs, errors.New("PrologFlags of slurm.conf has no Contain: a job between two steps leaves no trace on its node")
 	}
-	return l.jobs, l.sockets(c.spools())
+	if err := l.sockets(c.spools()); err != nil {
+		return l.jobs, err
+	}
+	return l.jobs, l.named()
 }
 
 // Contains tells whether each job has an extern step on each of its nodes:
@@ -75,6 +81,14 @@ type look struct {
 	root   string
 	jobs   map[string]string
 	slurmd bool
+	byID   map[string]*jobFolder // cgroups by their SLUID
+}
+
+// jobFolder is a job's cgroup that does not have the job's number for a name.
+type jobFolder struct {
+	known bool     // a slurmstepd in it has said whose it is
+	pid   string   // of a process in it, "" for none but slurmstepd
+	jobs  []string // what the environments of its processes say
 }
 
 var stepSocket = regexp.MustCompile(`^.+_([1-9][0-9]*)\.[0-9]+(?:\.[0-9]+)?$`)
@@ -131,6 +145,8 @@ func (l *look) listening() (map[string]bool, error) {
 var (
 	stepTitle = regexp.MustCompile(`^slurmstepd: \[([1-9][0-9]*)[.+]`)
 	jobCgroup = regexp.MustCompile(`(?m):/(?:.*[/_])?(?:slurmstepd\.scope|slurm(?:_[^/\n]+)?/uid_[0-9]+)/job_([1-9][0-9]*)(?:/|$)`)
+	// A SLUID is an s and 13 digits and capitals.
+	jobByID = regexp.MustCompile(`(?m):/(?:.*[/_])?slurmstepd\.scope/(s[0-9A-Z]{13})(?:/|$)`)
 )
 
 // processes looks at every process. One that ends meanwhile shows nothing.
@@ -163,13 +179,20 @@ func (l *look) process(folder string) error {
 	for _, found := range jobCgroup.FindAllStringSubmatch(string(cgroup), -1) {
 		l.see(found[1], "process "+pid+" in its cgroup")
 	}
+	var in *jobFolder
+	if found := jobByID.FindStringSubmatch(string(cgroup)); found != nil {
+		if in = l.byID[found[1]]; in == nil {
+			in = &jobFolder{}
+			l.byID[found[1]] = in
+		}
+	}
 	info, err := os.Stat(folder)
 	if err != nil {
 		return err
 	}
 	// A user can give a process any title and environment.
 	if owner, known := info.Sys().(*syscall.Stat_t); !known || owner.Uid != 0 {
-		return nil
+		return in.add(folder)
 	}
 	command, err := os.ReadFile(filepath.Join(folder, "cmdline"))
 	if err != nil {
@@ -177,10 +200,19 @@ func (l *look) process(folder string) error {
 	}
 	if found := stepTitle.FindStringSubmatch(string(command)); found != nil {
 		l.see(found[1], "slurmstepd "+pid)
+		if in != nil {
+			in.known = true
+		}
 		return nil
 	}
-	if program, _, _ := strings.Cut(string(command), "\x00"); filepath.Base(program) == "slurmd" {
+	switch program, _, _ := strings.Cut(string(command), "\x00"); filepath.Base(program) {
+	case "slurmd":
 		l.slurmd = true
+	case "slurmstepd": // that has just begun
+	default:
+		if err := in.add(folder); err != nil {
+			return err
+		}
 	}
 	environment, err := os.ReadFile(filepath.Join(folder, "environ"))
 	if errors.Is(err, fs.ErrPermission) && !l.ofSlurmd(pid) {
@@ -191,6 +223,42 @@ func (l *look) process(folder string) error {
 	}
 	if script, job := scriptOf(string(environment)); script != "" && job != "" {
 		l.see(job, fmt.Sprintf("process %s of its %s", pid, script))
+	}
+	return nil
+}
+
+// add notes a process of the job, by its folder in /proc. It is the job's to say
+// in its environment which job it is: where slurmstepd has gone nobody else does.
+func (in *jobFolder) add(folder string) error {
+	if in == nil || in.known {
+		return nil
+	}
+	environment, err := os.ReadFile(filepath.Join(folder, "environ"))
+	if err != nil && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	in.pid = filepath.Base(folder)
+	for variable := range strings.SplitSeq(string(environment), "\x00") {
+		if job, found := strings.CutPrefix(variable, "SLURM_JOB_ID="); found && job != "" {
+			in.jobs = append(in.jobs, job)
+		}
+	}
+	return nil
+}
+
+// named sees the jobs of the cgroups in which no slurmstepd is. The error names
+// a process that can be of any job.
+func (l *look) named() error {
+	for id, in := range l.byID {
+		if in.known || in.pid == "" {
+			continue
+		}
+		if len(in.jobs) == 0 {
+			return fmt.Errorf("process %s is in the cgroup of a job %s without a slurmstepd, and nothing says which job that is", in.pid, id)
+		}
+		for _, job := range in.jobs {
+			l.see(job, "process "+in.pid+" in its cgroup")
+		}
 	}
 	return nil
 }
