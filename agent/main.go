@@ -71,7 +71,7 @@ func run(arguments []string) error {
 		Worker: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},
 		Notify: agent.Systemd{Log: log},
 	}
-	a.Verify = &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics}
+	a.Verify = &agent.Bounded{Verifier: &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics}}
 	a.Load()
 	unlock, err := agent.Lock(string(host.Site.Paths.Run))
 	if err != nil {

@@ -87,8 +87,7 @@ type look struct {
 // jobFolder is a job's cgroup that does not have the job's number for a name.
 type jobFolder struct {
 	known bool     // a slurmstepd in it has said whose it is
-	pid   string   // of a process in it, "" for none but slurmstepd
-	jobs  []string // what the environments of its processes say
+	pids  []string // of the processes in it that are no slurmstepd
 }
 
 var stepSocket = regexp.MustCompile(`^.+_([1-9][0-9]*)\.[0-9]+(?:\.[0-9]+)?$`)
@@ -179,12 +178,12 @@ func (l *look) process(folder string) error {
 	for _, found := range jobCgroup.FindAllStringSubmatch(string(cgroup), -1) {
 		l.see(found[1], "process "+pid+" in its cgroup")
 	}
-	var in *jobFolder
+	in := &jobFolder{} // of no job
 	if found := jobByID.FindStringSubmatch(string(cgroup)); found != nil {
-		if in = l.byID[found[1]]; in == nil {
-			in = &jobFolder{}
+		if l.byID[found[1]] == nil {
 			l.byID[found[1]] = in
 		}
+		in = l.byID[found[1]]
 	}
 	info, err := os.Stat(folder)
 	if err != nil {
@@ -192,7 +191,8 @@ func (l *look) process(folder string) error {
 	}
 	// A user can give a process any title and environment.
 	if owner, known := info.Sys().(*syscall.Stat_t); !known || owner.Uid != 0 {
-		return in.add(folder)
+		in.pids = append(in.pids, pid)
+		return nil
 	}
 	command, err := os.ReadFile(filepath.Join(folder, "cmdline"))
 	if err != nil {
@@ -200,9 +200,7 @@ func (l *look) process(folder string) error {
 	}
 	if found := stepTitle.FindStringSubmatch(string(command)); found != nil {
 		l.see(found[1], "slurmstepd "+pid)
-		if in != nil {
-			in.known = true
-		}
+		in.known = true
 		return nil
 	}
 	switch program, _, _ := strings.Cut(string(command), "\x00"); filepath.Base(program) {
@@ -210,9 +208,7 @@ func (l *look) process(folder string) error {
 		l.slurmd = true
 	case "slurmstepd": // that has just begun
 	default:
-		if err := in.add(folder); err != nil {
-			return err
-		}
+		in.pids = append(in.pids, pid)
 	}
 	environment, err := os.ReadFile(filepath.Join(folder, "environ"))
 	if errors.Is(err, fs.ErrPermission) && !l.ofSlurmd(pid) {
@@ -221,43 +217,38 @@ func (l *look) process(folder string) error {
 	if err != nil {
 		return err
 	}
-	if script, job := scriptOf(string(environment)); script != "" && job != "" {
+	// prolog_slurmd, epilog_slurmd; a task's are the user's.
+	if script, job := scriptOf(string(environment)); strings.HasSuffix(script, "_slurmd") && job != "" {
 		l.see(job, fmt.Sprintf("process %s of its %s", pid, script))
 	}
 	return nil
 }
 
-// add notes a process of the job, by its folder in /proc. It is the job's to say
-// in its environment which job it is: where slurmstepd has gone nobody else does.
-func (in *jobFolder) add(folder string) error {
-	if in == nil || in.known {
-		return nil
-	}
-	environment, err := os.ReadFile(filepath.Join(folder, "environ"))
-	if err != nil && !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	in.pid = filepath.Base(folder)
-	for variable := range strings.SplitSeq(string(environment), "\x00") {
-		if job, found := strings.CutPrefix(variable, "SLURM_JOB_ID="); found && job != "" {
-			in.jobs = append(in.jobs, job)
-		}
-	}
-	return nil
-}
-
-// named sees the jobs of the cgroups in which no slurmstepd is. The error names
-// a process that can be of any job.
+// named sees the jobs of the cgroups in which no slurmstepd is. It is for the
+// processes to say in their environments which job that is: nobody else does. The
+// error names a process that can be of any job.
 func (l *look) named() error {
 	for id, in := range l.byID {
-		if in.known || in.pid == "" {
+		if in.known {
 			continue
 		}
-		if len(in.jobs) == 0 {
-			return fmt.Errorf("process %s is in the cgroup of a job %s without a slurmstepd, and nothing says which job that is", in.pid, id)
+		alive, job := "", ""
+		for _, pid := range in.pids {
+			environment, err := os.ReadFile(filepath.Join(l.root, "proc", pid, "environ"))
+			if gone(err) {
+				continue
+			}
+			if err != nil && !errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+			alive = pid
+			if _, job = scriptOf(string(environment)); job != "" {
+				l.see(job, "process "+pid+" in its cgroup")
+				break
+			}
 		}
-		for _, job := range in.jobs {
-			l.see(job, "process "+in.pid+" in its cgroup")
+		if alive != "" && job == "" {
+			return fmt.Errorf("process %s is in the cgroup of a job %s without a slurmstepd, and nothing says which job that is", alive, id)
 		}
 	}
 	return nil
@@ -292,7 +283,7 @@ func (l *look) see(job, trace string) {
 }
 
 // scriptOf returns which of Slurm's scripts a process belongs to, such as
-// "prolog_slurmd", and of which job; "" for none.
+// "prolog_slurmd", "" for none, and which job.
 func scriptOf(environment string) (script, job string) {
 	for variable := range strings.SplitSeq(environment, "\x00") {
 		name, value, _ := strings.Cut(variable, "=")
@@ -302,9 +293,6 @@ func scriptOf(environment string) (script, job string) {
 		case "SLURM_JOB_ID":
 			job = value
 		}
-	}
-	if !strings.HasSuffix(script, "_slurmd") { // prolog_slurmd, epilog_slurmd; a task's are the user's
-		return "", ""
 	}
 	return script, job
 }
