@@ -71,7 +71,7 @@ func run(arguments []string) error {
 		Config: *config, Host: host, Log: log, Metrics: metrics.New(version), Worker: children, Notify: agent.Systemd{Log: log},
 	}
 	a.Reports = agent.NewReporter(host, children, *config, a.Metrics)
-	a.Verify = &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics, Pages: a.Reports.Pages}
+	a.Verify = &agent.Bounded{Verifier: &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics, Pages: a.Reports.Pages}}
 	a.Follow = &agent.Follower{
 		Host: verify.This(), Config: *config, Log: log, Metrics: a.Metrics,
 		Watcher: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},

@@ -67,7 +67,9 @@ const (
 // Load reads the configuration. A broken one leaves the one before in force, and
 // at start the defaults with its paths.
 func (a *Agent) Load() {
-	site, err := conf.Load(a.Config)
+	loaded := *a.Host
+	loaded.Load(a.Config)
+	site, err := loaded.Site, loaded.SiteError
 	first := a.due == nil
 	a.Metrics.ConfigValid.Set(1)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"gputune/conf"
 )
 
 func TestJournalFields(t *testing.T) {
@@ -136,5 +138,48 @@ func TestSettingName(t *testing.T) {
 		if got := settingName(key); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
 		}
+	}
+}
+
+// check is a Verifier that takes as long as the test wants.
+type check struct{ calls, end chan struct{} }
+
+func (c check) Check(context.Context, conf.Agent) (time.Duration, error) {
+	c.calls <- struct{}{}
+	<-c.end
+	return time.Second, nil
+}
+
+// A check that hangs is given up, and none is begun beside it.
+func TestBounded(t *testing.T) {
+	inner := check{make(chan struct{}, 3), make(chan struct{})}
+	b := &Bounded{Verifier: inner}
+	site := conf.Agent{Deadline: conf.Duration(time.Millisecond)}
+	for range 2 {
+		if _, err := b.Check(t.Context(), site); !errors.Is(err, errChecking) {
+			t.Errorf("%v, want %v", err, errChecking)
+		}
+	}
+	if len(inner.calls) > 1 {
+		t.Errorf("%d checks at once", len(inner.calls))
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	site.Deadline = conf.Duration(time.Hour)
+	if _, err := (&Bounded{Verifier: inner}).Check(canceled, site); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	close(inner.end)
+	for {
+		cost, err := b.Check(t.Context(), site)
+		if err == nil && cost == time.Second {
+			break
+		}
+		if !errors.Is(err, errChecking) {
+			t.Fatal(cost, err)
+		}
+	}
+	if cost, err := b.Check(t.Context(), site); err != nil || cost != time.Second {
+		t.Error(cost, err)
 	}
 }

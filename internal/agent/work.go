@@ -78,7 +78,7 @@ func Serve(ctx context.Context, host *job.Host, nvml Driver, in io.Reader, out i
 	if err := orders.Decode(&work); err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
-	host.Site, host.SiteError = conf.Load(work.Config)
+	host.Load(work.Config)
 	var answer any
 	var err error
 	switch work.Role {

@@ -47,24 +47,37 @@ func (h *Host) Reports() ([]Report, error) {
 // as ledger.ReleaseAll does. It goes on after a failure; the error names what
 // could not be put back.
 func (h *Host) RestoreEnded(ctx context.Context, alive func(job string) bool) ([]ledger.Outcome, error) {
+	done := h.releaseAll(ctx, alive)
+	return done.report.Outcomes, errors.Join(done.left, done.other)
+}
+
+// released is what putting back several jobs came to.
+type released struct {
+	report ledger.Report
+	left   error // what could not be put back
+	other  error // what else went wrong
+}
+
+// releaseAll puts back what jobs have changed that are not alive, and removes the
+// reports on those of which nothing is left.
+func (h *Host) releaseAll(ctx context.Context, alive func(job string) bool) released {
 	defer h.quiet("")()
 	l, env, err := h.Open()
 	if err != nil {
-		return nil, err
+		return released{other: err}
 	}
-	report, err := l.ReleaseAll(ctx, alive)
-	failures := []error{err}
+	report, left := l.ReleaseAll(ctx, alive)
 	failed := map[string]bool{}
 	for _, outcome := range report.Outcomes {
 		failed[outcome.Job] = failed[outcome.Job] || outcome.Err != nil
 	}
-	for id, left := range failed {
-		if !left && !h.held(id) && !alive(id) { // it may have been requeued, and have a new report
-			failures = append(failures, h.reports().remove(id))
+	var other []error
+	for id, any := range failed {
+		if !any && !alive(id) { // it may have been requeued, and have a new report
+			other = append(other, h.Forget(id))
 		}
 	}
-	failures = append(failures, env.Close())
-	return report.Outcomes, errors.Join(failures...)
+	return released{report, left, errors.Join(append(other, env.Close())...)}
 }
 
 // Forget removes the reports on a job that holds nothing.

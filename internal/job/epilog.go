@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"gputune/internal/ledger"
+	"gputune/internal/setting"
 	"gputune/internal/slurm"
 )
 
@@ -66,15 +67,21 @@ func (h *Host) releaseFrom(ctx context.Context, l *ledger.Ledger, id, why string
 	if why != "" {
 		h.say("job %s: %s: putting it back", id, why)
 	}
-	report, err := l.Release(ctx, id)
-	h.describe(report.Outcomes)
-	if err != nil && report.Err() == nil {
-		h.say("job %s: %v", id, err)
+	again := newPatience(ctx)
+	for {
+		report, err := l.Release(ctx, id)
+		h.describe(report.Outcomes)
+		if err == nil {
+			return nil
+		}
+		if report.Err() == nil {
+			h.say("job %s: %v", id, err)
+		}
+		if !setting.Passes(err) || !again.wait(ctx) {
+			return SaidError{err}
+		}
+		h.say("job %s: trying again to put back what is left", id)
 	}
-	if err != nil {
-		return SaidError{err}
-	}
-	return nil
 }
 
 // describe writes lines for what Release did.

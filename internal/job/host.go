@@ -41,6 +41,8 @@ type Host struct {
 	Now func() time.Time
 	// Output gets a line for each result, for slurmd's log.
 	Output io.Writer
+
+	usual bool // Site is that of the configuration's usual place
 }
 
 // getenv is getenv(3) of slurmd's environment.

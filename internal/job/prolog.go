@@ -253,6 +253,9 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 	if err != nil {
 		return err.Error()
 	}
+	if err := h.noteMoved(job.ID); err != nil {
+		h.say("job %s: where the ledger is cannot be noted: %v", job.ID, err)
+	}
 	if err := h.clear(ctx, l, job, s.targets()); err != nil {
 		return err.Error()
 	}

@@ -19,40 +19,22 @@ func (h *Host) Restore(ctx context.Context, id string) error {
 // those: others have only been refused something, and may run. It goes on after
 // a failure.
 func (h *Host) RestoreAll(ctx context.Context) error {
-	defer h.quiet("")()
-	l, env, err := h.Open()
-	if err != nil {
-		return err
-	}
-	report, err := l.ReleaseAll(ctx, func(string) bool { return false })
-	h.describe(report.Outcomes)
-	failed := map[string]bool{}
-	for _, outcome := range report.Outcomes {
-		failed[outcome.Job] = failed[outcome.Job] || outcome.Err != nil
-	}
-	var other []error
-	for id := range failed {
-		if !failed[id] {
-			other = append(other, h.reports().remove(id))
-		}
-	}
+	done := h.releaseAll(ctx, func(string) bool { return false })
+	h.describe(done.report.Outcomes)
 	// A restore that was killed may have put a job back and left its reports.
 	ids, unread := h.reports().applied()
-	other = append(other, unread)
+	other := []error{done.other, unread}
 	for _, id := range ids {
-		if !h.held(id) {
-			other = append(other, h.reports().remove(id))
-		}
+		other = append(other, h.Forget(id))
 	}
-	if err != nil && report.Err() == nil {
-		other = append(other, err)
+	if done.report.Err() == nil {
+		other = append(other, done.left)
 	}
-	other = append(other, env.Close())
 	if err := errors.Join(other...); err != nil {
 		return err
 	}
-	if err != nil {
-		return SaidError{err}
+	if done.left != nil {
+		return SaidError{done.left}
 	}
 	return nil
 }

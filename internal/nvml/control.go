@@ -84,11 +84,20 @@ func failure(ret nvml.Return) error {
 		kind = setting.ErrInUse
 	case nvml.ERROR_NO_PERMISSION:
 		kind = setting.ErrDenied
+	case nvml.ERROR_TIMEOUT, nvml.ERROR_UNKNOWN, nvml.ERROR_NOT_READY, nvml.ERROR_MEMORY, nvml.ERROR_INSUFFICIENT_RESOURCES,
+		nvml.ERROR_OPERATING_SYSTEM, nvml.ERROR_IRQ_ISSUE:
+		return passing{errors.New(ret.Error())}
 	default:
 		return errors.New(ret.Error())
 	}
 	return fmt.Errorf("%w (NVML: %s)", kind, ret.Error())
 }
+
+// passing is setting.ErrPassing with NVML's own words alone.
+type passing struct{ error }
+
+// Is implements the interface of errors.Is.
+func (passing) Is(target error) bool { return target == setting.ErrPassing }
 
 // done is the result of a call: nil, or an error that says what was being done
 // with which GPU.

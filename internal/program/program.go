@@ -101,7 +101,7 @@ func (p Program) Main(arguments []string) (status int) {
 		return p.Broken
 	}
 	h := Host(&named{name: p.Name, to: os.Stderr})
-	h.Site, h.SiteError = conf.Load(*config)
+	h.Load(*config)
 	limit := cmp.Or(*within, p.Deadline(h.Site))
 	broken := p.Broken
 	if *role != "" {

@@ -117,7 +117,16 @@ var (
 	ErrGone        = errors.New("not there")
 	ErrInUse       = errors.New("in use")
 	ErrDenied      = errors.New("permission denied")
+	// ErrPassing is what can be otherwise a moment later: a driver that timed out
+	// or did not know why it failed.
+	ErrPassing = errors.New("failed for the moment")
 )
+
+// Passes tells whether what went wrong can pass by itself within seconds, also
+// since programs that use something are about to end.
+func Passes(err error) bool {
+	return errors.Is(err, ErrPassing) || errors.Is(err, ErrInUse)
+}
 
 // ValueError is a value that the machine cannot take.
 type ValueError struct {

@@ -22,17 +22,20 @@ import (
 //   - a slurmstepd's socket NODE_JOB.STEP[.COMPONENT] in SlurmdSpoolDir that
 //     somebody listens at (/proc/net/unix);
 //   - a slurmstepd that calls itself "slurmstepd: [42.extern]";
-//   - a process in a cgroup job_42 of Slurm's;
+//   - a process in a cgroup job_42 of Slurm's, or in one that has the job's SLUID
+//     for a name, as since 26.05, if a slurmstepd or a variable SLURM_JOB_ID in it
+//     says which job that is;
 //   - a Prolog or Epilog: a process of root with SLURM_JOB_ID and
 //     SLURM_SCRIPT_CONTEXT in its environment.
 //
 // The error is why that does not tell: no slurmd is visible here (it is stopped,
-// or runs in another PID namespace), or PrologFlags has no Contain, without which
-// a job between two steps leaves no trace. Jobs that were seen are returned all
+// or runs in another PID namespace), PrologFlags has no Contain, without which
+// a job between two steps leaves no trace, or there are processes of a job that
+// nothing names. Jobs that were seen are returned all
 // the same. Between the end of a Prolog and the job's first slurmstepd there is
 // nothing for some milliseconds: one look alone never tells that a job has ended.
 func JobsHere(root string, c Conf) (map[string]string, error) {
-	l := look{root: root, jobs: map[string]string{}}
+	l := look{root: root, jobs: map[string]string{}, byID: map[string]*jobFolder{}}
 	if err := l.processes(); err != nil {
 		return l.jobs, err
 	}
@@ -42,7 +45,10 @@ func JobsHere(root string, c Conf) (map[string]string, error) {
 	if !c.Contains() {
 		return l.jobs, errors.New("PrologFlags of slurm.conf has no Contain: a job between two steps leaves no trace on its node")
 	}
-	return l.jobs, l.sockets(c.spools())
+	if err := l.sockets(c.spools()); err != nil {
+		return l.jobs, err
+	}
+	return l.jobs, l.named()
 }
 
 // Contains tells whether each job has an extern step on each of its nodes:
@@ -75,6 +81,13 @@ type look struct {
 	root   string
 	jobs   map[string]string
 	slurmd bool
+	byID   map[string]*jobFolder // cgroups by their SLUID
+}
+
+// jobFolder is a job's cgroup that does not have the job's number for a name.
+type jobFolder struct {
+	known bool     // a slurmstepd in it has said whose it is
+	pids  []string // of the processes in it that are no slurmstepd
 }
 
 var stepSocket = regexp.MustCompile(`^.+_([1-9][0-9]*)\.[0-9]+(?:\.[0-9]+)?$`)
@@ -131,6 +144,8 @@ func (l *look) listening() (map[string]bool, error) {
 var (
 	stepTitle = regexp.MustCompile(`^slurmstepd: \[([1-9][0-9]*)[.+]`)
 	jobCgroup = regexp.MustCompile(`(?m):/(?:.*[/_])?(?:slurmstepd\.scope|slurm(?:_[^/\n]+)?/uid_[0-9]+)/job_([1-9][0-9]*)(?:/|$)`)
+	// A SLUID is an s and 13 digits and capitals.
+	jobByID = regexp.MustCompile(`(?m):/(?:.*[/_])?slurmstepd\.scope/(s[0-9A-Z]{13})(?:/|$)`)
 )
 
 // processes looks at every process. One that ends meanwhile shows nothing.
@@ -163,12 +178,20 @@ func (l *look) process(folder string) error {
 	for _, found := range jobCgroup.FindAllStringSubmatch(string(cgroup), -1) {
 		l.see(found[1], "process "+pid+" in its cgroup")
 	}
+	in := &jobFolder{} // of no job
+	if found := jobByID.FindStringSubmatch(string(cgroup)); found != nil {
+		if l.byID[found[1]] == nil {
+			l.byID[found[1]] = in
+		}
+		in = l.byID[found[1]]
+	}
 	info, err := os.Stat(folder)
 	if err != nil {
 		return err
 	}
 	// A user can give a process any title and environment.
 	if owner, known := info.Sys().(*syscall.Stat_t); !known || owner.Uid != 0 {
+		in.pids = append(in.pids, pid)
 		return nil
 	}
 	command, err := os.ReadFile(filepath.Join(folder, "cmdline"))
@@ -177,10 +200,15 @@ func (l *look) process(folder string) error {
 	}
 	if found := stepTitle.FindStringSubmatch(string(command)); found != nil {
 		l.see(found[1], "slurmstepd "+pid)
+		in.known = true
 		return nil
 	}
-	if program, _, _ := strings.Cut(string(command), "\x00"); filepath.Base(program) == "slurmd" {
+	switch program, _, _ := strings.Cut(string(command), "\x00"); filepath.Base(program) {
+	case "slurmd":
 		l.slurmd = true
+	case "slurmstepd": // that has just begun
+	default:
+		in.pids = append(in.pids, pid)
 	}
 	environment, err := os.ReadFile(filepath.Join(folder, "environ"))
 	if errors.Is(err, fs.ErrPermission) && !l.ofSlurmd(pid) {
@@ -189,8 +217,39 @@ func (l *look) process(folder string) error {
 	if err != nil {
 		return err
 	}
-	if script, job := scriptOf(string(environment)); script != "" && job != "" {
+	// prolog_slurmd, epilog_slurmd; a task's are the user's.
+	if script, job := scriptOf(string(environment)); strings.HasSuffix(script, "_slurmd") && job != "" {
 		l.see(job, fmt.Sprintf("process %s of its %s", pid, script))
+	}
+	return nil
+}
+
+// named sees the jobs of the cgroups in which no slurmstepd is. It is for the
+// processes to say in their environments which job that is: nobody else does. The
+// error names a process that can be of any job.
+func (l *look) named() error {
+	for id, in := range l.byID {
+		if in.known {
+			continue
+		}
+		alive, job := "", ""
+		for _, pid := range in.pids {
+			environment, err := os.ReadFile(filepath.Join(l.root, "proc", pid, "environ"))
+			if gone(err) {
+				continue
+			}
+			if err != nil && !errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+			alive = pid
+			if _, job = scriptOf(string(environment)); job != "" {
+				l.see(job, "process "+pid+" in its cgroup")
+				break
+			}
+		}
+		if alive != "" && job == "" {
+			return fmt.Errorf("process %s is in the cgroup of a job %s without a slurmstepd, and nothing says which job that is", alive, id)
+		}
 	}
 	return nil
 }
@@ -224,7 +283,7 @@ func (l *look) see(job, trace string) {
 }
 
 // scriptOf returns which of Slurm's scripts a process belongs to, such as
-// "prolog_slurmd", and of which job; "" for none.
+// "prolog_slurmd", "" for none, and which job.
 func scriptOf(environment string) (script, job string) {
 	for variable := range strings.SplitSeq(environment, "\x00") {
 		name, value, _ := strings.Cut(variable, "=")
@@ -234,9 +293,6 @@ func scriptOf(environment string) (script, job string) {
 		case "SLURM_JOB_ID":
 			job = value
 		}
-	}
-	if !strings.HasSuffix(script, "_slurmd") { // prolog_slurmd, epilog_slurmd; a task's are the user's
-		return "", ""
 	}
 	return script, job
 }

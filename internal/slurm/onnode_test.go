@@ -106,6 +106,39 @@ func TestJobsHere(t *testing.T) {
 	}
 }
 
+// Since 26.05 a job's cgroup has its SLUID for a name.
+func TestJobsHereBySLUID(t *testing.T) {
+	in := func(id string) string {
+		return "0::/system.slice/n1_slurmstepd.scope/" + id + "/step_0/user/task_0\n"
+	}
+	const a, b, c = "s97DM8MRE7WY00", "s97DM8MRE7WY01", "s97DM8MRE7WY02"
+	slurmd := process{pid: 10, cmdline: "/usr/sbin/slurmd\x00-D\x00", cgroup: "0::/system.slice/slurmd.service\n"}
+	task := process{pid: 13, cmdline: "./a.out\x00", environ: "X=1\x00SLURM_JOB_ID=43\x00", cgroup: in(b)}
+	silent := process{pid: 14, cmdline: "./a.out\x00", environ: "X=1\x00", cgroup: in(b)}
+	for _, c := range []struct {
+		name      string
+		processes []process
+		jobs, err string
+	}{
+		{"with its slurmstepd", []process{slurmd, {pid: 11, cmdline: "slurmstepd: [42.extern]\x00", cgroup: in(a)}, {pid: 12, cmdline: "sleep\x00", cgroup: in(a)}}, "42", ""},
+		{"slurmstepd comes later", []process{{pid: 9, cmdline: "sleep\x00", cgroup: in(a)}, slurmd, {pid: 11, cmdline: "slurmstepd: [42.extern]\x00", cgroup: in(a)}}, "42", ""},
+		{"a slurmstepd that begins", []process{slurmd, {pid: 11, cmdline: "/usr/sbin/slurmstepd\x00", cgroup: in(c)}}, "", ""},
+		{"without a slurmstepd", []process{slurmd, silent, task}, "43", ""},
+		{"nothing says which", []process{slurmd, silent}, "", "process 14 is in the cgroup of a job " + b},
+		{"no job's", []process{slurmd, {pid: 11, cmdline: "x\x00", cgroup: "0::/system.slice/n1_slurmstepd.scope/system\n"}}, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			here, err := JobsHere(layProc(t, c.processes...), contained)
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%v, want %q", err, c.err)
+			}
+			if got := strings.Join(slices.Sorted(maps.Keys(here)), " "); got != c.jobs {
+				t.Errorf("jobs %v, want %s", here, c.jobs)
+			}
+		})
+	}
+}
+
 func TestJobsHereCannotTell(t *testing.T) {
 	slurmd := process{pid: 10, cmdline: "slurmd\x00"}
 	step := process{pid: 11, cmdline: "slurmstepd: [42.extern]\x00"}
