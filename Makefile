@@ -217,6 +217,7 @@ install: build $(COMPLETIONS) $(BUILD)/gputuned.service ## install below $(DESTD
 	@list=$$(mktemp); trap 'rm -f $$list' EXIT; $(STAGE) rpm/stage >$$list; \
 		install -m 644 $$list $(DESTDIR)$(PKGLIBDIR)/installed
 	@$(DESTDIR)$(PKGLIBDIR)/setup link $(DESTDIR:%=--root=%) $(SLURM:%=--release=%)
+	@[ -n "$(DESTDIR)" ] || $(PKGLIBDIR)/setup serve
 	@echo "add to plugstack.conf:  optional $(PKGLIBDIR)/spank_gputune.so"
 	@echo "add to slurm.conf:      what is in $(PREFIX)/share/gputune/slurm.conf"
 

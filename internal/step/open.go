@@ -68,8 +68,11 @@ func (e *OptionError) Unwrap() error { return e.error }
 func Open(request Request) (*Step, error) {
 	s := &Step{root: request.Root, given: request.Given, environment: request.Environment}
 	config, err := conf.Load(request.Config)
-	if err != nil {
+	switch {
+	case err != nil:
 		s.log("%v: the defaults are used", err)
+	case conf.Absent(request.Config):
+		s.log("%s is not there: the defaults are used", conf.File)
 	}
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}

@@ -20,7 +20,7 @@ type test struct {
 // tests are what runs, one after the other, in a machine of each suite.
 type tests struct {
 	topology  string
-	settings  string // variables of slurm-up
+	settings  string // variables of slurm-up, and bare
 	slurmConf string // lines of slurm.conf
 	tests     []test
 }
@@ -62,6 +62,8 @@ func allTests() []tests {
 			{"RefusedSettings", testRefusedSettings},
 			{"MPSUnit", testMPSUnit},
 		}},
+		// Without gputune, which an administrator installs.
+		{"n4c", bare, "", []test{{"Install", testInstall}}},
 	}
 }
 
