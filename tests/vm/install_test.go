@@ -157,7 +157,7 @@ func testInstall(t *testing.T, m *machine) {
 	for _, step := range steps["install"] {
 		said = m.typed(t, step)
 	}
-	if !strings.Contains(said, "[gputune]") || !strings.Contains(said, "gputune: node1 task 0: gpu 0000:") || !strings.Contains(said, ", 0 bad\n") {
+	if !strings.Contains(said, "--gpu-numa-bind=") || !strings.Contains(said, "gputune: node1 task 0: gpu 0000:") || !strings.Contains(said, ", 0 bad\n") {
 		t.Errorf("the last step said %q", said)
 	}
 	m.checkConfigurations(t, gpus)
