@@ -107,10 +107,17 @@ func (m *machine) provide(t *testing.T, release string) {
 	m.must(t, fmt.Sprintf("rm -rf %[1]s && mkdir %[1]s && cp %[2]s/%[3]s/%[4]s/*.deb %[1]s", siteFolder, guestTools, packagesFolder, release))
 }
 
+// typedTimeout is for dpkg, which unpacks 40 MB and has each file written to disk.
+const typedTimeout = 3 * commandTimeout
+
 // typed runs commands as an administrator's shell would, and returns what they say.
 func (m *machine) typed(t *testing.T, commands string) string {
 	t.Helper()
-	return m.must(t, "set -eu -o pipefail; export DEBIAN_FRONTEND=noninteractive; cd "+siteFolder+"\n"+commands)
+	result := m.tryFor(t, typedTimeout, "set -eu -o pipefail; export DEBIAN_FRONTEND=noninteractive; cd "+siteFolder+"\n"+commands)
+	if result.Code != 0 {
+		t.Fatalf("status %d of %s", result.Code, commands)
+	}
+	return result.Output
 }
 
 // record is a script that writes down the whole node: files, units, processes,
