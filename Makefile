@@ -42,11 +42,12 @@ SHIMS := $(SLURM_RELEASES:%=$(BUILD)/lib/slurm-%/spank_gputune.so)
 GOLANGCI_LINT_VERSION := v2.12.2
 GOFUMPT_VERSION := v0.9.2
 
-# What a bare Debian 12 with Go lacks: to build, to test on loopback, to build and
-# judge packages, to run the virtual machine.
+# What a bare Debian 12 with Go lacks: to build, to test on loopback, to build
+# packages, to judge them, to run the virtual machine.
 PACKAGES_build := ca-certificates gcc libc6-dev binutils libslurm-dev
 PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace groff-base
-PACKAGES_package := dpkg rpm lintian rpmlint mandoc xz-utils
+PACKAGES_package := dpkg rpm xz-utils
+PACKAGES_judge := lintian rpmlint mandoc
 PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
 # Folders with Go packages, and where each program's is.
@@ -65,7 +66,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 .PHONY: deps
-deps: $(BUILD)/deps-build.stamp $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-vm.stamp $(TOOLS)/golangci-lint $(TOOLS)/gofumpt ## install what building and testing need
+deps: $(BUILD)/deps-build.stamp $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-judge.stamp $(BUILD)/deps-vm.stamp $(TOOLS)/golangci-lint $(TOOLS)/gofumpt ## install what building and testing need
 
 # Asks dpkg first, so that it needs neither root nor a network once all is there.
 # Elsewhere than on Debian, the build goes on with what there is.
@@ -141,7 +142,7 @@ test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger
 	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 
 .PHONY: test-package
-test-package: rpm deb $(BUILD)/deps-test.stamp ## rpm and deb: the same bytes twice, installed, upgraded, removed
+test-package: rpm deb $(BUILD)/deps-test.stamp $(BUILD)/deps-judge.stamp ## rpm and deb: the same bytes twice, installed, upgraded, removed
 	$(GO) test -tags packages -count=1 -timeout 20m -v ./tests/package
 
 .PHONY: test-slurm
@@ -149,7 +150,7 @@ test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loop
 	$(GO) test -tags slurm -count=1 -parallel 4 -timeout 30m -v ./tests/slurm/... # most of the time jobs wait
 
 .PHONY: test-vm
-test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
+test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
 	$(GO) test -tags vm -count=1 -timeout 40m -v ./tests/vm/...
 
 .PHONY: test-gpu
@@ -221,6 +222,7 @@ install: build $(COMPLETIONS) $(BUILD)/gputuned.service ## install below $(DESTD
 	@list=$$(mktemp); trap 'rm -f $$list' EXIT; $(STAGE) rpm/stage >$$list; \
 		install -m 644 $$list $(DESTDIR)$(PKGLIBDIR)/installed
 	@$(DESTDIR)$(PKGLIBDIR)/setup link $(DESTDIR:%=--root=%) $(SLURM:%=--release=%)
+	@[ -n "$(DESTDIR)" ] || $(PKGLIBDIR)/setup serve
 	@echo "add to plugstack.conf:  optional $(PKGLIBDIR)/spank_gputune.so"
 	@echo "add to slurm.conf:      what is in $(PREFIX)/share/gputune/slurm.conf"
 

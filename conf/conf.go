@@ -277,6 +277,17 @@ func salvage(text string) Config {
 	return config
 }
 
+// Absent tells whether Load(path) returns the defaults because File is not there.
+// That is no error, but where gputune is installed it deserves a line in a log:
+// a site's rules may have gone with the file.
+func Absent(path string) bool {
+	if path != "" {
+		return false
+	}
+	_, err := os.Lstat(File)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 func decode(text string) (Config, error) {
 	config := Default()
 	meta, err := toml.Decode(text, &config)

@@ -122,6 +122,9 @@ func (p Program) Main(arguments []string) (status int) {
 	case p.Quick(h):
 		err = p.work(h, limit, p.Work)
 	default:
+		if conf.Absent(*config) {
+			fmt.Fprintf(h.Output, "%s is not there: the defaults are used\n", conf.File)
+		}
 		begin := time.Now()
 		err = p.supervise(h, *config, limit)
 		if noted := h.Finish(strings.TrimPrefix(p.Name, "gputune-"), time.Since(begin), err != nil); noted != nil {

@@ -81,8 +81,11 @@ func Open(request Request) (*Step, error) {
 		memoryMiB: request.MemoryMiB,
 	}
 	config, err := conf.Load(request.Config)
-	if err != nil {
+	switch {
+	case err != nil:
 		s.log("%v: the defaults are used", err)
+	case conf.Absent(request.Config):
+		s.log("%s is not there: the defaults are used", conf.File)
 	}
 	s.site = config
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {

@@ -341,8 +341,12 @@ func TestCoreMissing(t *testing.T) {
 	t.Parallel()
 	s := start(t, site.Options{Arguments: []string{"core=/nonexistent/libgputune.so"}})
 	tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-numa-bind")
-	if len(tasks) != 2 || !strings.Contains(stderr, "the core could not be loaded") {
+	const why = "the core could not be loaded: /nonexistent/libgputune.so"
+	if len(tasks) != 2 || !strings.Contains(stderr, why) {
 		t.Errorf("%v, %q", tasks, stderr)
+	}
+	if log := s.Log(bed.Slurmd); strings.Count(log, why) != 1 {
+		t.Errorf("slurmd's log does not say it once: %s", log)
 	}
 }
 

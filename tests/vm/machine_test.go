@@ -34,7 +34,7 @@ type machine struct {
 	log    *strings.Builder
 }
 
-// start boots a machine and installs gputune in it as the README tells sites to.
+// start boots a machine and installs gputune in it, but for one that is to be bare.
 func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	t.Helper()
 	needImage(t, suite)
@@ -54,8 +54,10 @@ func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	m := &machine{VM: vm, suite: suite, log: &strings.Builder{}}
 	t.Cleanup(func() { m.explain(t) })
 	began := time.Now()
-	m.must(t, fmt.Sprintf("cp -a %[1]s/vm-root-%[2]s/. / && cp %[1]s/vm-tools/look-at-task /usr/local/bin/ && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %[3]s PLUGSTACK='%[4]s' SLURM_EXTRA='%[5]s' slurm-up && nvml-up",
-		guestBuild, suite.Slurm(), tests.settings, plugstack, slurmConf+tests.slurmConf))
+	m.must(t, fmt.Sprintf(`export PLUGSTACK='%[1]s' %[2]s
+[ "${GPUTUNE:-}" = none ] || { cp -a %[3]s/vm-root-%[4]s/. / && cp %[3]s/vm-tools/look-at-task /usr/local/bin/ && echo '[paths]
+machine = "/run/testroot"' >/etc/gputune/gputune.toml; } || exit
+SLURM_EXTRA='%[5]s' slurm-up && nvml-up`, plugstack, tests.settings, guestBuild, suite.Slurm(), slurmConf+tests.slurmConf))
 	var memoryOnly idset.Set
 	for id, n := range topo.Nodes {
 		if n.CPUs == "" {

@@ -20,7 +20,7 @@ type test struct {
 // tests are what runs, one after the other, in a machine of each suite.
 type tests struct {
 	topology  string
-	settings  string // variables of slurm-up
+	settings  string // variables of slurm-up, and bare
 	slurmConf string // lines of slurm.conf
 	tests     []test
 }
@@ -69,6 +69,8 @@ func allTests() []tests {
 			{"SettingsShared", testSettingsShared},
 			{"SettingsPowerCut", testSettingsPowerCut}, // the last: it boots
 		}},
+		// Without gputune, which an administrator installs.
+		{"n4c", bare, "", []test{{"Install", testInstall}}},
 	}
 }
 
