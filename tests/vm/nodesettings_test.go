@@ -66,11 +66,12 @@ func (m *machine) setByWhole() values {
 	return set
 }
 
-// site replaces the configuration, until the function that it returns is called.
-func (m *machine) site(t *testing.T, text string) (before func()) {
+// nodeSite makes the configuration nodeSite, until the function that it returns is
+// called.
+func (m *machine) nodeSite(t *testing.T) (before func()) {
 	t.Helper()
 	const file = "/etc/gputune/gputune.toml"
-	m.must(t, "cp "+file+" /var/tmp/gputune.toml && cat >"+file+" <<'END'\n"+text+"END")
+	m.must(t, "cp "+file+" /var/tmp/gputune.toml && cat >"+file+" <<'END'\n"+nodeSite+"END")
 	return func() { m.must(t, "mv /var/tmp/gputune.toml "+file) }
 }
 
@@ -114,7 +115,7 @@ type nodeReport struct {
 // GPU's node, sysctls and an empty page cache; and all that can be is afterwards
 // what it was.
 func testSettingsOfNode(t *testing.T, m *machine) {
-	defer m.site(t, nodeSite)()
+	defer m.nodeSite(t)()
 	pids := map[string]string{}
 	for line := range strings.Lines(m.must(t, noteProlog+" && "+startOthers)) {
 		name, pid, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -262,7 +263,7 @@ func (m *machine) checkNothingLeft(t *testing.T) {
 // What a job cannot have is refused in one line, and nothing of it stays. Two jobs
 // on a node may want the same, and not two things.
 func testSettingsShared(t *testing.T, m *machine) {
-	defer m.site(t, nodeSite)()
+	defer m.nodeSite(t)()
 	before, gpus := m.nodeValues(t), m.gpuState(t)
 	refused := func(options, want string) {
 		t.Helper()
@@ -336,7 +337,7 @@ done
 // A Prolog and an Epilog that are killed leave nothing that the next Epilog does
 // not put back.
 func testSettingsKilled(t *testing.T, m *machine) {
-	defer m.site(t, nodeSite)()
+	defer m.nodeSite(t)()
 	before := m.nodeValues(t)
 	m.put(t, "/tmp/kill-at", killAtScript)
 	points := []string{
@@ -376,7 +377,7 @@ systemctl start munge slurmctld && until scontrol ping 2>/dev/null | grep -q UP;
 // The power of the node is cut while a job has it: what the kernel has forgotten by
 // itself is not put back over what somebody has set since.
 func testSettingsPowerCut(t *testing.T, m *machine) {
-	defer m.site(t, nodeSite)()
+	defer m.nodeSite(t)()
 	before := m.nodeValues(t)
 	job := m.holdJob(t, "", wholeNode+"--no-requeue --node-profile=whole --hugepages=2M:64")
 	set := m.setByWhole()
