@@ -414,7 +414,7 @@ func TestUnitFile(t *testing.T) {
 // BenchmarkAgentIdle is what the agent takes of a node for a minute in which
 // nothing happens.
 func BenchmarkAgentIdle(b *testing.B) {
-	n := onDGX(b)
+	n := onMachine(b, "dgx-h100")
 	if err := n.Configure("[agent]\nlisten = \"127.0.0.1:39946\"\n"); err != nil {
 		b.Fatal(err)
 	}
@@ -451,7 +451,7 @@ func BenchmarkAgentIdle(b *testing.B) {
 // BenchmarkAgentFollows is what the agent and its child take to follow a step with
 // eight workers on eight GPUs in half a minute, the fake driver's own time included.
 func BenchmarkAgentFollows(b *testing.B) {
-	n := onDGX(b)
+	n := onMachine(b, "dgx-a100")
 	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
 		b.Fatal(err)
 	}

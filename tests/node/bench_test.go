@@ -13,25 +13,25 @@ import (
 
 // BenchmarkNothingAsked is a job without options: median of a whole program.
 func BenchmarkNothingAsked(b *testing.B) {
-	n := onDGX(b)
+	n := onMachine(b, "dgx-h100")
 	compare(b, n, Job{ID: 1, GPUs: "0,1,2,3,4,5,6,7"})
 }
 
 // BenchmarkEightGPUs sets clocks, power limit and compute mode on eight GPUs and
 // puts them back. own is the time outside of the management library.
 func BenchmarkEightGPUs(b *testing.B) {
-	n := onDGX(b)
+	n := onMachine(b, "dgx-h100")
 	compare(b, n, Job{ID: 1, GPUs: "0,1,2,3,4,5,6,7", Options: map[string]string{
 		"gpu-clocks": "1200", "gpu-power": "500", "gpu-compute-mode": "exclusive",
 	}})
 }
 
-func onDGX(b *testing.B) *Node {
+func onMachine(b *testing.B, machine string) *Node {
 	b.Helper()
 	if os.Getuid() != 0 {
 		b.Skip("only root can change a GPU")
 	}
-	n, err := Make(b.Context(), b.TempDir(), "dgx-h100", "")
+	n, err := Make(b.Context(), b.TempDir(), machine, "")
 	if err != nil {
 		b.Fatal(err)
 	}
