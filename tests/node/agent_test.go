@@ -451,7 +451,7 @@ func BenchmarkAgentIdle(b *testing.B) {
 // BenchmarkAgentFollows is what the agent and its child take to follow a step with
 // eight workers on eight GPUs in half a minute, the fake driver's own time included.
 func BenchmarkAgentFollows(b *testing.B) {
-	n := onMachine(b, "dgx-h100")
+	n := onMachine(b, "dgx-a100")
 	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
 		b.Fatal(err)
 	}
