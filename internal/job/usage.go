@@ -100,6 +100,9 @@ func (h *Host) hasAgent() bool {
 // ended closes the report on the job. Whatever goes wrong is said and no more.
 func (h *Host) ended(id string) {
 	if _, err := h.Marks().Get(id); errors.Is(err, fs.ErrNotExist) {
+		if err := h.Marks().Drop(id); err != nil { // what a Prolog has begun that was killed
+			h.say("job %s: report on its GPUs: %v", id, err)
+		}
 		return
 	}
 	end := h.Now().UTC()

@@ -331,11 +331,10 @@ func (n *Node) Processes() ([]int, error) {
 }
 
 // Left returns the files of jobs that are in gputune's folders: records of the
-// ledger, what was set aside, reports, what is of MPS daemons, and jobs that count as
-// running for the reports on their GPUs.
+// ledger, what was set aside, reports, and what is of MPS daemons.
 func (n *Node) Left() ([]string, error) {
 	var left []string
-	for _, folder := range []string{filepath.Join(n.State, "jobs"), filepath.Join(n.State, "aside"), filepath.Join(n.Run, "jobs"), filepath.Join(n.Run, "mps"), filepath.Join(n.Run, "sampled")} {
+	for _, folder := range []string{filepath.Join(n.State, "jobs"), filepath.Join(n.State, "aside"), filepath.Join(n.Run, "jobs"), filepath.Join(n.Run, "mps")} {
 		entries, err := os.ReadDir(folder)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
@@ -345,4 +344,10 @@ func (n *Node) Left() ([]string, error) {
 		}
 	}
 	return left, nil
+}
+
+// Marked returns the files of the jobs that count as running for the reports on
+// their GPUs.
+func (n *Node) Marked() ([]string, error) {
+	return filepath.Glob(filepath.Join(n.Run, "sampled", "*"))
 }

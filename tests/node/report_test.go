@@ -233,7 +233,7 @@ func TestReportAgentKilled(t *testing.T) {
 	if got := reports[0].GPUs[0].Totals[sample.Energy]; got != 2000 { // what came after the last look is not known
 		t.Errorf("energy %v J", got)
 	}
-	if left, err := n.Left(); err != nil || len(left) > 0 {
+	if left, err := n.Marked(); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	// A job of which no agent saw anything.
@@ -286,7 +286,7 @@ func TestNoReport(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(n.State, "reports")); !os.IsNotExist(err) {
 				t.Error(err)
 			}
-			if left, err := n.Left(); err != nil || len(left) > 0 {
+			if left, err := n.Marked(); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
 		})
@@ -418,7 +418,7 @@ func TestReportCannotBeWritten(t *testing.T) {
 			if output := n.epilog(t, j); !strings.Contains(output, fmt.Sprintf("job %d: report on its GPUs: ", j.ID)) {
 				t.Errorf("not said: %q", output)
 			}
-			if left, err := n.Left(); err != nil || len(left) > 0 {
+			if left, err := n.Marked(); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
 		})
