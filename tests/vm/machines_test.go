@@ -47,14 +47,11 @@ func allTests() []tests {
 			{"ContainSpank", testContainSpank},
 			{"KilledSteps", testKilledSteps}, // the last: it leaves what Slurm leaves
 		}},
-		// Four nodes, two per package, with an L3 cache and a GPU each.
-		{"n4", withoutExtern, "", []test{{"Policies", testPolicies}}},
 		// Two nodes with CPUs and two of memory alone, as Grace Hopper has them; the
 		// firmware does not say where the last GPU is. With Prolog, Epilog and the
 		// extern step.
 		{"gh-nonode", "", prologEpilog, []test{
 			{"Nodes", testMemoryOnlyNodes},
-			{"Plan", testPlan},
 			{"UnknownLocality", testUnknownLocality},
 			{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
 			{"NoLocalCPU", testNoLocalCPU},
@@ -63,6 +60,8 @@ func allTests() []tests {
 			{"RefusedSettings", testRefusedSettings},
 			{"MPSUnit", testMPSUnit},
 		}},
+		// Four nodes, two per package, with an L3 cache and a GPU each.
+		{"n4", withoutExtern, "", []test{{"Policies", testPolicies}}},
 	}
 }
 
