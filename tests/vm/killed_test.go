@@ -148,7 +148,7 @@ func testKilledSteps(t *testing.T, m *machine) {
 	binding := 0
 	for _, kill := range kills {
 		arguments := fmt.Sprintf("%s %s %.2f %s", kill.victim, kill.moment, 0.25*rng.Float64(), kill.option)
-		result := m.tryFor(t, killTimeout, onOneCPU+"/tmp/kill "+arguments)
+		result := m.tryFor(t, killTimeout, "/tmp/kill "+arguments)
 		f := fields(strings.TrimSpace(result.Output))
 		ok := result.Code == 0 && f["srun_ms"] != "never" && f["srun_status"] != "0" && f["orphans"] == "0" && f["idle"] == "yes" && f["inside"] == "" &&
 			(f["left"] == "0" || kill.victim != "tasks")

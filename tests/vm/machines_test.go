@@ -48,14 +48,11 @@ func allTests() []tests {
 			{"ContainSpank", testContainSpank},
 			{"KilledSteps", testKilledSteps}, // the last: it leaves what Slurm leaves
 		}},
-		// Four nodes, two per package, with an L3 cache and a GPU each.
-		{"n4", withoutExtern, "", []test{{"Policies", testPolicies}}},
 		// Two nodes with CPUs and two of memory alone, as Grace Hopper has them; the
 		// firmware does not say where the last GPU is. With Prolog, Epilog and the
 		// extern step.
 		{"gh-nonode", gpuOnNode1, prologEpilog, []test{
 			{"Nodes", testMemoryOnlyNodes},
-			{"Plan", testPlan},
 			{"UnknownLocality", testUnknownLocality},
 			{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
 			{"NoLocalCPU", testNoLocalCPU},
@@ -71,6 +68,8 @@ func allTests() []tests {
 		}},
 		// Without gputune, which an administrator installs.
 		{"n4c", bare, "", []test{{"Install", testInstall}}},
+		// Four nodes, two per package, with an L3 cache and a GPU each.
+		{"n4", withoutExtern, "", []test{{"Policies", testPolicies}}},
 	}
 }
 
