@@ -60,6 +60,9 @@ type Paths struct {
 	State Path `toml:"state"`
 	// Run is the folder of what the Prolog reports about the jobs of this boot.
 	Run Path `toml:"run"`
+	// Journal is the socket of systemd's journal, for the lines of Prolog and Epilog;
+	// empty: none.
+	Journal Path `toml:"journal"`
 	// Reports is the folder of the reports on jobs that have ended; empty: reports
 	// in State. See ReportsFolder.
 	Reports Path `toml:"reports"`
@@ -154,7 +157,7 @@ func Default() Config {
 	config := Config{
 		Paths: Paths{
 			Machine: "/", Snapshot: "/run/gputune/topology.json",
-			State: "/var/lib/gputune", Run: "/run/gputune",
+			State: "/var/lib/gputune", Run: "/run/gputune", Journal: "/run/systemd/journal/socket",
 		},
 		NUMABind: NUMABind{Items{option.DefaultBind()}},
 		Job: Job{

@@ -147,7 +147,7 @@ func (n *Node) MPSProcesses() (map[int]string, error) {
 
 // Configure replaces the site's configuration beside the paths.
 func (n *Node) Configure(config string) error {
-	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\nstate = %q\nrun = %q\n%s",
+	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\nstate = %q\nrun = %q\njournal = \"\"\n%s",
 		filepath.Join(n.Dir, "machine"), filepath.Join(n.Dir, "topology.json"), n.State, n.Run, config)
 	if n.MPS.Folder != "" {
 		text += fmt.Sprintf("[gpu_mps]\nprogram = %q\n", n.MPS.Control())
