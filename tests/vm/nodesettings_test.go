@@ -273,21 +273,23 @@ func testSettingsShared(t *testing.T, m *machine) {
 			t.Errorf("%s: status %d, said %q, want one line that matches %q", options, result.Code, result.Output, line)
 		}
 	}
-	// The kernel keeps a part of the free memory, which shows only when it has made as
-	// many as it would; where less is free by then, that is refused before.
+	// More than there is, whatever can be written back or thrown away. What the kernel
+	// refuses that looked possible is in the tests of Kernel.
 	m.must(t, "sync; echo 3 >/proc/sys/vm/drop_caches")
-	most := 0
+	free := 0
 	for line := range strings.Lines(m.must(t, fmt.Sprintf("cat %s1/meminfo", sysNode))) {
-		if f := strings.Fields(line); f[2] == "MemFree:" {
+		switch f := strings.Fields(line); f[2] {
+		case "MemFree:", "Active(file):", "Inactive(file):", "SReclaimable:":
 			kib, err := strconv.Atoi(f[3])
 			if err != nil {
 				t.Fatal(err)
 			}
-			most = kib/2048 - 6 // the job itself takes some
+			free += kib
 		}
 	}
+	most := free/2048 + 8 // between then and now some can be freed
 	refused(fmt.Sprintf(wholeNode+"--hugepages=2M:%d", most),
-		fmt.Sprintf(`--hugepages=2M:%d: node 1: hugepages of 2048 kB: %d in all: (the kernel finds memory for \d+: .*|\d+ MiB of the node are free or cached files); nearest: 2M:\d+`, most, most))
+		fmt.Sprintf(`--hugepages=2M:%d: node 1: hugepages of 2048 kB: %d in all: \d+ MiB of the node are free or cached files; nearest: 2M:\d+`, most, most))
 	refused("--gpus=1 --drop-caches", `--drop-caches: it is the whole node's, and the job does not have the node for itself: ask for --exclusive`)
 	if d := m.nodeValues(t).differ(before); d != "" {
 		t.Errorf("after refusals:\n%s", d)
@@ -400,10 +402,11 @@ func testSettingsPowerCut(t *testing.T, m *machine) {
 	if held := m.must(t, "gputune status"); !strings.Contains(held, job.id) {
 		t.Errorf("nothing is known of job %s after a boot: %s", job.id, held)
 	}
-	m.must(t, "echo 33 >/proc/sys/vm/swappiness; "+startSlurm)
+	// It can take Slurm minutes to see that nothing is left of the job, or it has lost
+	// it and runs no Epilog.
+	m.must(t, "echo 33 >/proc/sys/vm/swappiness; "+startSlurm+"; scancel "+job.id+" || true")
 	m.waitIdle(t)
-	// Slurm may have lost the job, and runs no Epilog then.
-	log := m.must(t, "gputune restore --all; cat /var/log/slurm/slurmd.log")
+	log := m.must(t, "gputune restore --all; journalctl -o cat -t gputune-epilog GPUTUNE_JOB="+job.id)
 	if want := fmt.Sprintf("job %s: sysctl/vm.swappiness: forgotten when the machine booted", job.id); !strings.Contains(log, want) {
 		t.Errorf("nobody says %q", want)
 	}
