@@ -55,7 +55,8 @@ func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	t.Cleanup(func() { m.explain(t) })
 	began := time.Now()
 	m.must(t, fmt.Sprintf(`export PLUGSTACK='%[1]s' %[2]s
-[ "${GPUTUNE:-}" = none ] || { cp -a %[3]s/vm-root-%[4]s/. / && cp %[3]s/vm-tools/look-at-task /usr/local/bin/ && echo '[paths]
+cp %[3]s/vm-tools/look-at-task /usr/local/bin/ || exit
+[ "${GPUTUNE:-}" = none ] || { cp -a %[3]s/vm-root-%[4]s/. / && echo '[paths]
 machine = "/run/testroot"' >/etc/gputune/gputune.toml; } || exit
 SLURM_EXTRA='%[5]s' slurm-up && nvml-up`, plugstack, tests.settings, guestBuild, suite.Slurm(), slurmConf+tests.slurmConf))
 	var memoryOnly idset.Set

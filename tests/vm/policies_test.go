@@ -69,7 +69,7 @@ func testPolicies(t *testing.T, m *machine) {
 			}
 		}
 	}
-	t.Logf("%d steps, %d tasks, all as planned before: %d would have CPUs away from their GPUs, %d have (all that is granted, cpus=socket or cpus=none)",
+	t.Logf("%d steps, %d tasks, planned before: %d would have CPUs away from their GPUs, %d have (all that is granted, cpus=socket or cpus=none)",
 		steps, tasks, remoteBefore, remoteAfter)
 	for _, word := range []string{
 		"cpus=node", "cpus=exclusive", "cpus=core-complex", "cpus=socket", "cpus=none",
