@@ -58,9 +58,15 @@ func allTests() []tests {
 			{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
 			{"NoLocalCPU", testNoLocalCPU},
 			{"User", testUser},
+			{"AgentHangs", testAgentHangs},
 			{"JobSettings", testJobSettings},
 			{"RefusedSettings", testRefusedSettings},
 			{"MPSUnit", testMPSUnit},
+			{"AgentUnit", testAgentUnit}, // after AgentHangs and what runs beside that
+			{"AgentVerifies", testAgentVerifies},
+			{"AgentRecovers", testAgentRecovers},
+			{"AgentKilled", testAgentKilled},
+			{"AgentPowerCut", testAgentPowerCut}, // the last: it boots
 		}},
 	}
 }

@@ -50,7 +50,7 @@ func build() error {
 		return err
 	}
 	commands := [][]string{
-		{"go", "build", "-o", tools, "./tests/vm/cmd/escape", "./tests/vm/cmd/confine"},
+		{"go", "build", "-o", tools, "./tests/vm/cmd/escape", "./tests/vm/cmd/confine", "./tests/vm/cmd/hold", "./tests/vm/cmd/wander"},
 		{"go", "test", "-c", "-o", filepath.Join(tools, "cgroup.test"), "./internal/cgroup"},
 		{"go", "test", "-c", "-o", filepath.Join(tools, "kernel.test"), "./tests/kernel"},
 	}

@@ -1,0 +1,234 @@
+//go:build vm
+
+package vm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// noEpilog keeps Epilogs from putting anything back, until withEpilog.
+const (
+	noEpilog   = "mv /usr/sbin/gputune-epilog /usr/sbin/gputune-epilog.kept && ln -s /bin/true /usr/sbin/gputune-epilog"
+	withEpilog = "mv /usr/sbin/gputune-epilog.kept /usr/sbin/gputune-epilog"
+)
+
+// cgroupOf sets group to the folder of a job's cgroup, whatever its name is.
+const cgroupOf = `pid=$(pgrep -f '^slurmstepd: \[%[1]s\.' | head -n 1)
+group=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup | sed 's,\(slurmstepd.scope/[^/]*\)/.*,\1,')
+`
+
+// killJob kills all that a job has on the node, with its slurmstepds, at once.
+func (m *machine) killJob(t *testing.T, job string) {
+	t.Helper()
+	m.must(t, fmt.Sprintf(cgroupOf+`[ -e $group/cgroup.kill ] && echo 1 >$group/cgroup.kill
+for i in $(seq 100); do [ -e $group ] && ! grep -q 'populated 0' $group/cgroup.events || exit 0; sleep 0.1; done; exit 1`, job))
+}
+
+// nodeSettings are values of the node that "hold" sets, by key.
+func (m *machine) nodeSettings(t *testing.T) map[string]string {
+	t.Helper()
+	irq := strings.Fields(m.must(t, `for nic in /sys/bus/pci/drivers/virtio-pci/0000:*; do
+	for i in $nic/msi_irqs/*; do [ ! -e /proc/irq/${i##*/} ] || { echo ${nic##*/} ${i##*/}; exit 0; }; done
+done; exit 1`))
+	return map[string]string{
+		"sysctl/vm.swappiness":                            "7",
+		"thp/enabled":                                     "never",
+		"hugepages/node1/2048kB":                          "8",
+		"cpuidle/cpu1/latency":                            "100",
+		fmt.Sprintf("irq/%s/%s/affinity", irq[0], irq[1]): "1",
+	}
+}
+
+// ofNode and ofIRQs print those values as the kernel has them.
+const (
+	ofNode = `cat /proc/sys/vm/swappiness /sys/kernel/mm/transparent_hugepage/enabled /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages \
+	/sys/devices/system/cpu/cpu1/power/pm_qos_resume_latency_us`
+	ofIRQs = `cat /proc/irq/*/smp_affinity_list`
+)
+
+// noneHeld is that these jobs have no record, as a condition of the shell.
+func noneHeld(jobs ...string) string {
+	var parts []string
+	for _, job := range jobs {
+		parts = append(parts, "[ ! -e /var/lib/gputune/jobs/"+job+" ]")
+	}
+	return strings.Join(parts, " && ")
+}
+
+// What jobs hold that were killed with their slurmstepds, and whose Epilog does not
+// come, is put back after the grace and not before; a job that lives keeps what it
+// has. All kinds of settings, in the unit as shipped.
+func testAgentRecovers(t *testing.T, m *machine) {
+	m.must(t, installMPS+"; systemctl stop gputuned")
+	before, node := m.gpuState(t), m.must(t, ofNode+"; "+ofIRQs)
+	m.startAgent(t, agentConfig(""))
+	m.must(t, noEpilog)
+	mig := m.holdJob(t, "", "--gpus=1 --gpu-mig=1g.18gb:2 --gpu-power=450")
+	mps := m.holdJob(t, asNobody, "--gpus=1 --gpu-mps=50 --gpu-clocks=1200")
+	lives := m.holdJob(t, "", "--gpus=1 --gpu-power=500")
+	const gone = "39999999" // no job of Slurm's
+	var arguments []string
+	for key, value := range m.nodeSettings(t) {
+		arguments = append(arguments, key+"="+value)
+	}
+	killed := m.now(t)
+	m.must(t, guestTools+"/hold "+gone+" "+strings.Join(arguments, " "))
+	if changed := m.must(t, ofNode+"; "+ofIRQs); changed == node {
+		t.Fatal("hold changed nothing")
+	}
+	for _, job := range []*batch{mig, mps} {
+		m.killJob(t, job.id)
+	}
+	m.waitFor(t, "what they have left to be put back", noneHeld(mig.id, mps.id, gone))
+	for job, wants := range map[string][]string{mig.id: {"mig", "power.limit"}, mps.id: {"mps", "compute_mode", "clocks.sm"}, gone: {"sysctl/vm.swappiness", "thp/enabled", "hugepages/node1/2048kB", "cpuidle/cpu1/latency"}} {
+		for _, want := range wants {
+			found := m.journal(t, "GPUTUNE_JOB="+job+" GPUTUNE_SETTING="+want)
+			if len(found) != 1 || found[0].field("GPUTUNE_ACTION") != "restored" || found[0].field("_SYSTEMD_UNIT") != "gputuned.service" ||
+				(found[0].field("GPUTUNE_GPU") == "") != (job == gone) {
+				t.Errorf("job %s: %s: %v", job, want, found)
+				continue
+			}
+			if after := found[0].when(t).Sub(killed); after < grace {
+				t.Errorf("job %s: %s was put back %v after it was killed, which is before the grace", job, want, after)
+			}
+		}
+	}
+	for _, job := range []string{mig.id, mps.id, gone} {
+		if failed := m.journal(t, "GPUTUNE_JOB="+job+" GPUTUNE_ACTION=failed GPUTUNE_ACTION=drifted"); len(failed) > 0 {
+			t.Errorf("job %s: %v", job, failed)
+		}
+	}
+	if now := m.must(t, ofNode+"; "+ofIRQs); now != node {
+		t.Errorf("the node has\n%s, had\n%s", now, node)
+	}
+	if touched := m.journal(t, "GPUTUNE_JOB="+lives.id); len(touched) > 0 {
+		t.Errorf("the agent did something about job %s, which lives: %v", lives.id, touched)
+	}
+	if power := m.must(t, "grep -c ' 500000$' "+gpuState); power != "1\n" {
+		t.Errorf("job %s lives, and the GPUs are\n%s", lives.id, m.gpuState(t))
+	}
+	left := m.must(t, "systemctl list-units --all --no-legend 'gputune-mps*'; pgrep -a nvidia-cuda-mps || true")
+	if strings.TrimSpace(left) != "" {
+		t.Errorf("left of job %s: %s", mps.id, left)
+	}
+	m.must(t, withEpilog+"; scancel "+mig.id+" "+mps.id)
+	lives.release(t)
+	m.checkAsBefore(t, before)
+	m.must(t, "systemctl stop gputuned")
+	m.forgetLog(t)
+}
+
+// killsScript starts jobs, each of which says whether its GPU is as it asked for
+// when it ends, and kills the agent meanwhile. Its arguments are for how long the
+// agent lives each time.
+const killsScript = `#!/bin/bash
+rm -rf /tmp/kills; mkdir /tmp/kills
+cat >/tmp/kills/job <<'JOB'
+#!/bin/bash
+sleep $1
+uuid=$(awk -v minor=$SLURM_JOB_GPUS '$1 == minor {print $3}' /run/numavm/gpus)
+grep "^gpu/$uuid/power_limit " ` + gpuState + ` >/tmp/kills/saw.$SLURM_JOB_ID
+JOB
+submit() { sbatch --parsable --no-requeue -n1 --gpus=1 --gpu-power=500 -D / -o /dev/null /tmp/kills/job $1; }
+for i in 0 1 2 3 4 0 1 2 3 4; do submit $i.$((RANDOM % 10)) >>/tmp/kills/jobs; done
+kills=0
+for life in "$@"; do
+	sleep $life
+	pid=$(systemctl show -p MainPID --value gputuned)
+	[ "$pid" != 0 ] && kill -9 $pid && kills=$((kills + 1))
+	until next=$(systemctl show -p MainPID --value gputuned); [ "$next" != 0 ] && [ "$next" != "$pid" ]; do sleep 0.3; done
+done
+echo $kills
+`
+
+// The agent is killed twenty times while jobs begin, run and end, of which some have
+// no Epilog. Nothing stays, and nothing is put back under a job that runs.
+func testAgentKilled(t *testing.T, m *machine) {
+	before := m.gpuState(t)
+	m.must(t, withDropIn("RestartSec=100ms"))
+	m.startAgent(t, agentConfig(""))
+	m.must(t, `mv /usr/sbin/gputune-epilog /usr/sbin/gputune-epilog.kept
+printf '#!/bin/sh\n[ $((SLURM_JOB_ID %% 3)) = 0 ] && exit 0\nexec /usr/sbin/gputune-epilog.kept\n' >/usr/sbin/gputune-epilog; chmod 755 /usr/sbin/gputune-epilog`)
+	rng := rand.New(rand.NewPCG(20, 1))
+	var lives strings.Builder
+	for i := range 20 {
+		life := rng.Float64() // less than the grace
+		if i%5 == 4 {
+			life += grace.Seconds() // it puts back, and may die in it
+		}
+		fmt.Fprintf(&lives, " %.1f", life)
+	}
+	m.put(t, "/tmp/kill-agent", killsScript)
+	since := m.now(t).Unix()
+	kills := strings.TrimSpace(m.must(t, "/tmp/kill-agent"+lives.String()))
+	m.waitFor(t, "the jobs to end", `[ -z "$(squeue -h)" ]`)
+	m.waitFor(t, "all to be put back", `[ -z "$(ls -A /var/lib/gputune/jobs)" ]`)
+	m.must(t, withEpilog+"; systemctl stop gputuned; "+withoutDropIn)
+	m.checkAsBefore(t, before)
+	saw := m.must(t, "cat /tmp/kills/saw.*")
+	if lines := strings.Count(saw, "\n"); lines != 10 || strings.Count(saw, "/power_limit 500000\n") != lines || kills != "20" {
+		t.Errorf("the agent was killed %s times, jobs saw\n%s", kills, saw)
+	}
+	restored := len(m.journal(t, fmt.Sprintf("-u gputuned --since=@%d GPUTUNE_SETTING=power.limit GPUTUNE_ACTION=restored", since)))
+	t.Logf("the agent was killed %s times beside %d jobs, and put back what %d of them had left", kills, 10, restored)
+	m.forgetLog(t)
+}
+
+// afterBoot is what a driver does when it is loaded: its GPUs are as they are by
+// default, but for what the hardware remembers, here a MIG mode.
+const afterBoot = `#!/bin/bash
+export PATH=/host/tree/tests/vm/guest:$PATH
+until [ -e /host/tree/build/vm-tools ]; do sleep 0.2; done
+PROC_DRIVER=1 testroot-up
+nvml-up
+sed -i "/^gpu $(cat /etc/split)$/a mig_mode 1" /var/lib/fakenvml/fakenvml.conf
+env -i /var/lib/fakenvml/fakenvml reset
+cat ` + gpuState + ` >/run/after-boot
+`
+
+// The power goes in the middle of a job. The agent that systemd starts after the boot
+// forgets what the boot has undone, and puts back what it has not.
+func testAgentPowerCut(t *testing.T, m *machine) {
+	before, node := m.gpuState(t), m.must(t, ofNode)
+	job := m.holdJob(t, "", "--no-requeue --gpus=1 --gpu-mig=1g.18gb:2 --gpu-power=450")
+	split := regexp.MustCompile(`(?m)^gpu/(GPU-\S+)/mig_mode 1`).FindStringSubmatch(job.seen)
+	if split == nil {
+		t.Fatalf("no GPU is split:\n%s", job.seen)
+	}
+	m.put(t, "/etc/split", split[1])
+	m.put(t, "/usr/local/sbin/after-boot", afterBoot)
+	m.put(t, "/etc/systemd/system/driver.service", "[Unit]\nAfter=numavm.service\nBefore=gputuned.service\n[Service]\nType=oneshot\nExecStart=/usr/local/sbin/after-boot\n[Install]\nWantedBy=multi-user.target\n")
+	m.put(t, "/etc/gputune/gputune.toml", agentConfig(""))
+	m.must(t, "chmod 644 /etc/gputune/gputune.toml /etc/systemd/system/driver.service; "+guestTools+"/hold 39999999 sysctl/vm.swappiness=7\nsystemctl enable driver gputuned && sync")
+	used := m.cpuTime(t)
+	if err := m.PowerCycle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("boot: %.1f s of CPU time", (m.cpuTime(t) - used).Seconds())
+	m.waitFor(t, "the agent to put back what is left", noneHeld(job.id, "39999999"))
+	if state := m.service(t); state["ActiveState"] != "active" || state["NRestarts"] != "0" {
+		t.Errorf("after the boot, the service is %v", state)
+	}
+	if after := m.must(t, "cat /run/after-boot"); !strings.Contains(after, "gpu/"+split[1]+"/mig_mode 1") {
+		t.Fatalf("after the boot, the GPUs were\n%s", after)
+	}
+	if now := m.gpuState(t); now != before {
+		t.Errorf("the GPUs are\n%s, were\n%s", now, before)
+	}
+	if now := m.must(t, ofNode); now != node {
+		t.Errorf("the node has\n%s, had\n%s", now, node)
+	}
+	for setting, action := range map[string]string{"power.limit": "forgotten", "sysctl/vm.swappiness": "forgotten", "mig": "restored"} {
+		if found := m.journal(t, "-b -u gputuned GPUTUNE_SETTING="+setting); len(found) != 1 || found[0].field("GPUTUNE_ACTION") != action {
+			t.Errorf("%s: %v, want it %s", setting, found, action)
+		}
+	}
+	m.must(t, `ip link set lo up; ip addr replace 192.0.2.1/32 dev lo; systemctl start munge slurmctld
+until scontrol ping 2>/dev/null | grep -q UP; do sleep 0.2; done; systemctl start slurmd`)
+	m.checkAsBefore(t, before)
+	m.forgetLog(t)
+}
