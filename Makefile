@@ -42,11 +42,12 @@ SHIMS := $(SLURM_RELEASES:%=$(BUILD)/lib/slurm-%/spank_gputune.so)
 GOLANGCI_LINT_VERSION := v2.12.2
 GOFUMPT_VERSION := v0.9.2
 
-# What a bare Debian 12 with Go lacks: to build, to test on loopback, to build and
-# judge packages, to run the virtual machine.
+# What a bare Debian 12 with Go lacks: to build, to test on loopback, to build
+# packages, to judge them, to run the virtual machine.
 PACKAGES_build := ca-certificates gcc libc6-dev binutils libslurm-dev
 PACKAGES_test := slurmd slurmctld slurm-client munge hwloc-nox numactl procps util-linux bzip2 strace groff-base
-PACKAGES_package := dpkg rpm lintian rpmlint mandoc xz-utils
+PACKAGES_package := dpkg rpm xz-utils
+PACKAGES_judge := lintian rpmlint mandoc
 PACKAGES_vm := qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debootstrap e2fsprogs seabios fdisk kmod
 
 # Folders with Go packages, and where each program's is.
@@ -65,7 +66,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 .PHONY: deps
-deps: $(BUILD)/deps-build.stamp $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-vm.stamp $(TOOLS)/golangci-lint $(TOOLS)/gofumpt ## install what building and testing need
+deps: $(BUILD)/deps-build.stamp $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-judge.stamp $(BUILD)/deps-vm.stamp $(TOOLS)/golangci-lint $(TOOLS)/gofumpt ## install what building and testing need
 
 # Asks dpkg first, so that it needs neither root nor a network once all is there.
 # Elsewhere than on Debian, the build goes on with what there is.
@@ -141,15 +142,15 @@ test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger
 	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 
 .PHONY: test-package
-test-package: rpm deb $(BUILD)/deps-test.stamp ## rpm and deb: the same bytes twice, installed, upgraded, removed
+test-package: rpm deb $(BUILD)/deps-test.stamp $(BUILD)/deps-judge.stamp ## rpm and deb: the same bytes twice, installed, upgraded, removed
 	$(GO) test -tags packages -count=1 -timeout 20m -v ./tests/package
 
 .PHONY: test-slurm
 test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loopback
-	$(GO) test -tags slurm -count=1 -timeout 30m -v ./tests/slurm/...
+	$(GO) test -tags slurm -count=1 -parallel 4 -timeout 30m -v ./tests/slurm/... # most of the time jobs wait
 
 .PHONY: test-vm
-test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
+test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
 	$(GO) test -tags vm -count=1 -timeout 40m -v ./tests/vm/...
 
 .PHONY: test-gpu
@@ -183,6 +184,10 @@ bench: build $(BUILD)/deps-test.stamp ## step time, memory and planning time, as
 	@$(GO) test -run '^$$' -bench 'NothingAsked|EightGPUs' -benchtime 100x ./tests/node
 	@echo "gputuned in a minute in which nothing happens (aims: 0.1 % of a core, 25 MiB)"
 	@$(GO) test -run '^$$' -bench AgentIdle -benchtime 1x ./tests/node
+	@echo "gputuned following eight workers on eight GPUs (aim: 1 % of a core)"
+	@$(GO) test -run '^$$' -bench AgentFollows -benchtime 1x ./tests/node
+	@echo "gputuned in a minute in which it samples eight GPUs, and the process that asks the driver (aim: 0.1 % of a core)"
+	@$(GO) test -run '^$$' -bench AgentSampling -benchtime 1x ./tests/node
 	@echo "planning (aim: 1 ms) and reading a machine"
 	@$(GO) test -run '^$$' -bench . -benchmem ./internal/placement ./internal/topology ./internal/topology/source
 
@@ -217,6 +222,7 @@ install: build $(COMPLETIONS) $(BUILD)/gputuned.service ## install below $(DESTD
 	@list=$$(mktemp); trap 'rm -f $$list' EXIT; $(STAGE) rpm/stage >$$list; \
 		install -m 644 $$list $(DESTDIR)$(PKGLIBDIR)/installed
 	@$(DESTDIR)$(PKGLIBDIR)/setup link $(DESTDIR:%=--root=%) $(SLURM:%=--release=%)
+	@[ -n "$(DESTDIR)" ] || $(PKGLIBDIR)/setup serve
 	@echo "add to plugstack.conf:  optional $(PKGLIBDIR)/spank_gputune.so"
 	@echo "add to slurm.conf:      what is in $(PREFIX)/share/gputune/slurm.conf"
 

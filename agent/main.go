@@ -1,6 +1,6 @@
 // Command gputuned is gputune's agent, one for each node, as root: it puts back
 // what jobs have left that ended without their Epilog, keeps the topology snapshot
-// for the plugin, checks bound tasks and serves metrics. It is a systemd service
+// for the plugin, checks bound tasks, follows workers and serves metrics. It is a systemd service
 // that also runs without systemd.
 package main
 
@@ -39,7 +39,7 @@ func main() {
 func run(arguments []string) error {
 	flags := flag.NewFlagSet("gputuned", flag.ExitOnError)
 	config := flags.String("config", "", "gputune.toml to read (default "+conf.File+")")
-	once := flags.Bool("once", false, "do everything a single time and end; the status is 1 if something could not be done")
+	once := flags.Bool("once", false, "do everything but following workers a single time and end; the status is 1 if something could not be done")
 	showVersion := flags.Bool("version", false, "print the version")
 	worker := flags.Bool("worker", false, "do one piece of work; the program runs itself with it")
 	if err := flags.Parse(arguments); err != nil {
@@ -66,12 +66,16 @@ func run(arguments []string) error {
 	signal.Notify(reload, unix.SIGHUP)
 
 	log := agent.Logger(os.Stderr)
+	children := &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log}
 	a := &agent.Agent{
-		Config: *config, Host: host, Log: log, Metrics: metrics.New(version),
-		Worker: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},
-		Notify: agent.Systemd{Log: log},
+		Config: *config, Host: host, Log: log, Metrics: metrics.New(version), Worker: children, Notify: agent.Systemd{Log: log},
 	}
-	a.Verify = &agent.Bounded{Verifier: &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics}}
+	a.Reports = agent.NewReporter(host, children, *config, a.Metrics)
+	a.Verify = &agent.Bounded{Verifier: &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics, Pages: a.Reports.Pages}}
+	a.Follow = &agent.Follower{
+		Host: verify.This(), Config: *config, Log: log, Metrics: a.Metrics,
+		Watcher: &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log},
+	}
 	a.Load()
 	unlock, err := agent.Lock(string(host.Site.Paths.Run))
 	if err != nil {

@@ -26,6 +26,9 @@ type Agent struct {
 	DriftInterval Period `toml:"drift_interval"`
 	// VerifyInterval is how often bound tasks are checked.
 	VerifyInterval Period `toml:"verify_interval"`
+	// FollowInterval is how often the driver is asked which process uses which GPU
+	// while a step with --gpu-numa-bind=follow runs.
+	FollowInterval Period `toml:"follow_interval"`
 	// Repair says what is mended of a task that has left its place.
 	Repair Repairs `toml:"repair"`
 }
@@ -33,7 +36,7 @@ type Agent struct {
 func defaultAgent() Agent {
 	return Agent{
 		Interval: Duration(time.Minute), Grace: Duration(30 * time.Second), Deadline: Duration(2 * time.Minute),
-		Listen: "127.0.0.1:9946", DriftInterval: Period(5 * time.Minute), VerifyInterval: Period(time.Minute),
+		Listen: "127.0.0.1:9946", DriftInterval: Period(5 * time.Minute), VerifyInterval: Period(time.Minute), FollowInterval: Period(time.Second),
 		Repair: Repairs{},
 	}
 }

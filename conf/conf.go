@@ -45,6 +45,7 @@ type Config struct {
 	Environment map[string]Template `toml:"environment"` // by the names of variables
 	Profiles    Profiles            `toml:"profile"`
 	Agent       Agent               `toml:"agent"`
+	Report      Report              `toml:"report"`
 }
 
 // Paths are the places that a site may move.
@@ -59,6 +60,20 @@ type Paths struct {
 	State Path `toml:"state"`
 	// Run is the folder of what the Prolog reports about the jobs of this boot.
 	Run Path `toml:"run"`
+	// Journal is the socket of systemd's journal, for the lines of Prolog and Epilog;
+	// empty: none.
+	Journal Path `toml:"journal"`
+	// Reports is the folder of the reports on jobs that have ended; empty: reports
+	// in State. See ReportsFolder.
+	Reports Path `toml:"reports"`
+}
+
+// ReportsFolder is where the reports on jobs that have ended are.
+func (p Paths) ReportsFolder() string {
+	if p.Reports == "" {
+		return filepath.Join(string(p.State), "reports")
+	}
+	return string(p.Reports)
 }
 
 // NUMABind is about --gpu-numa-bind.
@@ -142,7 +157,7 @@ func Default() Config {
 	config := Config{
 		Paths: Paths{
 			Machine: "/", Snapshot: "/run/gputune/topology.json",
-			State: "/var/lib/gputune", Run: "/run/gputune",
+			State: "/var/lib/gputune", Run: "/run/gputune", Journal: "/run/systemd/journal/socket",
 		},
 		NUMABind: NUMABind{Items{option.DefaultBind()}},
 		Job: Job{
@@ -159,7 +174,7 @@ func Default() Config {
 			Modes:  Modes{option.ComputeShared, option.ComputeExclusive, option.ComputeProhibited},
 		},
 		MPS:   MPS{Access: everybody(), Exclusive: true, ReadyDeadline: Duration(10 * time.Second)},
-		Agent: defaultAgent(),
+		Agent: defaultAgent(), Report: defaultReport(),
 	}
 	defaultNode(&config)
 	return config
@@ -191,6 +206,11 @@ func (c Config) check() error {
 	state, run := filepath.Clean(string(c.Paths.State))+"/", filepath.Clean(string(c.Paths.Run))+"/"
 	if strings.HasPrefix(state, run) || strings.HasPrefix(run, state) {
 		return fmt.Errorf("key paths.run: %q: want a folder apart from paths.state (%q)", c.Paths.Run, c.Paths.State)
+	}
+	reports := filepath.Clean(c.Paths.ReportsFolder()) + "/"
+	if strings.HasPrefix(reports, run) || strings.HasPrefix(run, reports) || strings.HasPrefix(state, reports) ||
+		c.Paths.Reports != "" && strings.HasPrefix(reports, state) && reports != state+"reports/" {
+		return fmt.Errorf("key paths.reports: %q: want a folder apart from paths.run (%q) and paths.state (%q)", c.Paths.Reports, c.Paths.Run, c.Paths.State)
 	}
 	return c.checkNode()
 }
@@ -258,6 +278,17 @@ func salvage(text string) Config {
 		}
 	}
 	return config
+}
+
+// Absent tells whether Load(path) returns the defaults because File is not there.
+// That is no error, but where gputune is installed it deserves a line in a log:
+// a site's rules may have gone with the file.
+func Absent(path string) bool {
+	if path != "" {
+		return false
+	}
+	_, err := os.Lstat(File)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func decode(text string) (Config, error) {

@@ -84,40 +84,57 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+func TestReportsFolder(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "/var/lib/gputune/reports", "state = \"/s\"": "/s/reports", "reports = \"/r\"": "/r", "reports = \"/var/lib/gputune/reports\"": "/var/lib/gputune/reports",
+	} {
+		got, err := Load(write(t, "[paths]\n"+text+"\n"))
+		if err != nil || got.Paths.ReportsFolder() != want {
+			t.Errorf("%s: %s, %v", text, got.Paths.ReportsFolder(), err)
+		}
+	}
+}
+
 func TestLoadRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"unknown key":   {"[paths]\n\nmachne = \"/\"\n", `line 3: unknown key paths.machne: known are paths.machine`},
-		"unknown table": {"[path]\nmachine = \"/\"\n", "line 1: unknown key path"},
-		"dotted key":    {"job.on_refsal = \"fail\"\n", "line 1: unknown key job.on_refsal"},
-		"wrong type":    {"[paths]\nmachine = 3\n", "line 2: key paths.machine: 3: want an absolute path"},
-		"relative":      {"[paths]\nrun = \"run\"\n", `line 2: key paths.run: "run": want an absolute path`},
-		"no place":      {"[paths]\nstate = \"\"\n", `key paths.state: "": want an absolute path`},
-		"run in state":  {"[paths]\nrun = \"/var/lib/gputune/run\"\n", `key paths.run: "/var/lib/gputune/run": want a folder apart from paths.state ("/var/lib/gputune")`},
-		"state is run":  {"[paths]\nrun = \"/g/\"\nstate = \"/g\"\n", "want a folder apart from paths.state"},
-		"bad items":     {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `line 3: key numa_bind.items: --gpu-numa-bind: item "cpus=sideways": want cpus=node|`},
-		"items by type": {"[numa_bind]\nitems = true\n", "line 2: key numa_bind.items: true: want items: on, off"},
-		"refusal":       {"[job]\non_refusal = \"drain\"\n", `line 2: key job.on_refusal: "drain": want "fail" or "warn"`},
-		"reset":         {"[gpu_mig]\nallow_reset = \"yes\"\n", `line 2: key gpu_mig.allow_reset: "yes": want true or false`},
-		"deadline":      {"[job]\nprolog_deadline = \"30\"\n", `line 2: key job.prolog_deadline: "30": want a time from 1s to 1h0m0s`},
-		"too short":     {"[job]\nepilog_deadline = \"10ms\"\n", `"10ms": want a time from 1s`},
-		"negative":      {"[gpu_power]\nmin_watts = -1\n", "line 2: key gpu_power.min_watts: -1: want a whole number from 0 to 100000"},
-		"fraction":      {"[gpu_power]\nmin_watts = 1.5\n", "1.5: want a whole number"},
-		"bounds":        {"[gpu_clocks]\nmin_mhz = 900\nmax_mhz = 800\n", "key gpu_clocks.min_mhz: 900: want gpu_clocks.max_mhz (800) or less"},
-		"allow a word":  {"[gpu_clocks]\nallow = \"all\"\n", `line 2: key gpu_clocks.allow: "all": want a list of "all", "partition:NAME"`},
-		"allow nothing": {"[gpu_clocks]\nallow = [\"user:\"]\n", `"user:": want a list of`},
-		"allow all of":  {"[gpu_clocks]\ndeny = [\"all:x\"]\n", `"all:x": want a list of`},
-		"allow number":  {"[gpu_clocks]\ndeny = [3]\n", "[3]: want a list of"},
-		"modes":         {"[gpu_compute_mode]\nmodes = [\"shared\", \"single\"]\n", `line 2: key gpu_compute_mode.modes: [shared single]: want a list of "shared", "exclusive" and "prohibited"`},
-		"program":       {"[gpu_mps]\nprogram = \"mps\"\n", `line 2: key gpu_mps.program: "mps": want an absolute path`},
-		"not a switch":  {"[gpu_mps]\nexclusive = \"yes\"\n", `line 2: key gpu_mps.exclusive: "yes": want true or false`},
-		"memory":        {"[gpu_mps]\nmax_memory_mib = \"4G\"\n", `"4G": want a whole number from 0 to 1073741824`},
-		"clock word":    {"[baseline]\nclocks = \"high\"\n", `line 2: key baseline.clocks: "high": want "", "unlocked", MHZ or MIN-MAX`},
-		"clock pair":    {"[baseline]\nclocks = \"900,memory=800\"\n", `want "", "unlocked", MHZ or MIN-MAX`},
-		"power":         {"[baseline]\npower = 500\n", `line 2: key baseline.power: 500: want "", WATTS, "max" or "default"`},
-		"persistence":   {"[baseline]\npersistence = true\n", `true: want "", "on" or "off"`},
-		"compute mode":  {"[baseline]\ncompute_mode = \"default\"\n", `"default": want "", "shared", "exclusive" or "prohibited"`},
-		"off":           {"[numa_bind]\nitems = \"off,mem=bind\"\n", "default= in plugstack.conf"},
-		"syntax":        {"[paths]\nmachine = \n", "line 2"},
+		"unknown key":      {"[paths]\n\nmachne = \"/\"\n", `line 3: unknown key paths.machne: known are paths.machine`},
+		"unknown table":    {"[path]\nmachine = \"/\"\n", "line 1: unknown key path"},
+		"dotted key":       {"job.on_refsal = \"fail\"\n", "line 1: unknown key job.on_refsal"},
+		"wrong type":       {"[paths]\nmachine = 3\n", "line 2: key paths.machine: 3: want an absolute path"},
+		"relative":         {"[paths]\nrun = \"run\"\n", `line 2: key paths.run: "run": want an absolute path`},
+		"no place":         {"[paths]\nstate = \"\"\n", `key paths.state: "": want an absolute path`},
+		"run in state":     {"[paths]\nrun = \"/var/lib/gputune/run\"\n", `key paths.run: "/var/lib/gputune/run": want a folder apart from paths.state ("/var/lib/gputune")`},
+		"state is run":     {"[paths]\nrun = \"/g/\"\nstate = \"/g\"\n", "want a folder apart from paths.state"},
+		"reports in run":   {"[paths]\nreports = \"/run/gputune/reports\"\n", `key paths.reports: "/run/gputune/reports": want a folder apart from paths.run ("/run/gputune") and paths.state ("/var/lib/gputune")`},
+		"reports is state": {"[paths]\nreports = \"/var/lib/gputune\"\n", "want a folder apart"},
+		"reports in jobs":  {"[paths]\nreports = \"/var/lib/gputune/jobs\"\n", "want a folder apart"},
+		"reports above":    {"[paths]\nreports = \"/var/lib\"\n", "want a folder apart"},
+		"no reports":       {"[report]\nmax_reports = 0\n", `line 2: key report.max_reports: 0: want a whole number from 1 to 100000`},
+		"every moment":     {"[report]\ninterval = \"100ms\"\n", `want a time from 1s`},
+		"bad items":        {"\n[numa_bind]\nitems = \"cpus=sideways\"\n", `line 3: key numa_bind.items: --gpu-numa-bind: item "cpus=sideways": want cpus=node|`},
+		"items by type":    {"[numa_bind]\nitems = true\n", "line 2: key numa_bind.items: true: want items: on, off"},
+		"refusal":          {"[job]\non_refusal = \"drain\"\n", `line 2: key job.on_refusal: "drain": want "fail" or "warn"`},
+		"reset":            {"[gpu_mig]\nallow_reset = \"yes\"\n", `line 2: key gpu_mig.allow_reset: "yes": want true or false`},
+		"deadline":         {"[job]\nprolog_deadline = \"30\"\n", `line 2: key job.prolog_deadline: "30": want a time from 1s to 1h0m0s`},
+		"too short":        {"[job]\nepilog_deadline = \"10ms\"\n", `"10ms": want a time from 1s`},
+		"negative":         {"[gpu_power]\nmin_watts = -1\n", "line 2: key gpu_power.min_watts: -1: want a whole number from 0 to 100000"},
+		"fraction":         {"[gpu_power]\nmin_watts = 1.5\n", "1.5: want a whole number"},
+		"bounds":           {"[gpu_clocks]\nmin_mhz = 900\nmax_mhz = 800\n", "key gpu_clocks.min_mhz: 900: want gpu_clocks.max_mhz (800) or less"},
+		"allow a word":     {"[gpu_clocks]\nallow = \"all\"\n", `line 2: key gpu_clocks.allow: "all": want a list of "all", "partition:NAME"`},
+		"allow nothing":    {"[gpu_clocks]\nallow = [\"user:\"]\n", `"user:": want a list of`},
+		"allow all of":     {"[gpu_clocks]\ndeny = [\"all:x\"]\n", `"all:x": want a list of`},
+		"allow number":     {"[gpu_clocks]\ndeny = [3]\n", "[3]: want a list of"},
+		"modes":            {"[gpu_compute_mode]\nmodes = [\"shared\", \"single\"]\n", `line 2: key gpu_compute_mode.modes: [shared single]: want a list of "shared", "exclusive" and "prohibited"`},
+		"program":          {"[gpu_mps]\nprogram = \"mps\"\n", `line 2: key gpu_mps.program: "mps": want an absolute path`},
+		"not a switch":     {"[gpu_mps]\nexclusive = \"yes\"\n", `line 2: key gpu_mps.exclusive: "yes": want true or false`},
+		"memory":           {"[gpu_mps]\nmax_memory_mib = \"4G\"\n", `"4G": want a whole number from 0 to 1073741824`},
+		"clock word":       {"[baseline]\nclocks = \"high\"\n", `line 2: key baseline.clocks: "high": want "", "unlocked", MHZ or MIN-MAX`},
+		"clock pair":       {"[baseline]\nclocks = \"900,memory=800\"\n", `want "", "unlocked", MHZ or MIN-MAX`},
+		"power":            {"[baseline]\npower = 500\n", `line 2: key baseline.power: 500: want "", WATTS, "max" or "default"`},
+		"persistence":      {"[baseline]\npersistence = true\n", `true: want "", "on" or "off"`},
+		"compute mode":     {"[baseline]\ncompute_mode = \"default\"\n", `"default": want "", "shared", "exclusive" or "prohibited"`},
+		"off":              {"[numa_bind]\nitems = \"off,mem=bind\"\n", "default= in plugstack.conf"},
+		"syntax":           {"[paths]\nmachine = \n", "line 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, c.text)

@@ -39,10 +39,36 @@ type DropCaches struct {
 	Shared Sharing `toml:"shared"`
 	// SyncDeadline is how long the disks may take to write what waits for them.
 	SyncDeadline Duration `toml:"sync_deadline"`
+	// BeforeBind is what is dropped before a job with mem=bind that has the node
+	// for itself.
+	BeforeBind BeforeBind `toml:"before_bind"`
+}
+
+// BeforeBind is what becomes of caches before a job with mem=bind.
+type BeforeBind string
+
+// The values of before_bind.
+const (
+	BeforeBindOff  BeforeBind = "off"
+	BeforeBindPage BeforeBind = "page"
+)
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (b *BeforeBind) UnmarshalTOML(value any) error {
+	switch text, _ := value.(string); BeforeBind(text) {
+	case BeforeBindOff, BeforeBindPage:
+		*b = BeforeBind(text)
+		return nil
+	}
+	return wrong(value, `"off" or "page"`)
 }
 
 // Memlock is about --gpu-memlock.
-type Memlock struct{ Access }
+type Memlock struct {
+	Access
+	// Max is how much may be asked for, unlimited included; 0 is no bound.
+	Max MiB `toml:"max_mib"`
+}
 
 // Percent is a whole number from 1 to 100.
 type Percent uint8
@@ -111,8 +137,8 @@ func defaultNode(c *Config) {
 	c.NodeProfile = NodeProfile{everybody()}
 	c.THP = THP{everybody(), SharingRefused}
 	c.Hugepages = Hugepages{everybody(), SharingRefused, 90}
-	c.DropCaches = DropCaches{everybody(), SharingRefused, Duration(10 * time.Second)}
-	c.Memlock = Memlock{everybody()}
+	c.DropCaches = DropCaches{everybody(), SharingRefused, Duration(10 * time.Second), BeforeBindOff}
+	c.Memlock = Memlock{Access: everybody()}
 	c.Environment = map[string]Template{}
 	c.Profiles = shippedProfiles()
 }

@@ -373,11 +373,11 @@ func (w Want) String() string {
 // twin returns the sysctl that the kernel resets when it is set: vm.dirty_bytes
 // for vm.dirty_ratio; "" if there is none.
 func twin(key string) string {
-	for _, pair := range []string{"sysctl.vm.dirty_", "sysctl.vm.dirty_background_"} {
+	for pair, amount := range map[string]string{"sysctl.vm.dirty_": "bytes", "sysctl.vm.dirty_background_": "bytes", "sysctl.vm.overcommit_": "kbytes"} {
 		switch key {
 		case pair + "ratio":
-			return pair + "bytes"
-		case pair + "bytes":
+			return pair + amount
+		case pair + amount:
 			return pair + "ratio"
 		}
 	}

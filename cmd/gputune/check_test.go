@@ -26,7 +26,7 @@ func TestQuickCheck(t *testing.T) {
 		}
 		_, _, slow := execute(t, arguments...)
 		var quickOut, slowOut bytes.Buffer
-		if report(&quickOut, quick) != report(&slowOut, slow) || quickOut.String() != slowOut.String() {
+		if exitStatus(&quickOut, quick) != exitStatus(&slowOut, slow) || quickOut.String() != slowOut.String() {
 			t.Errorf("%q: %v and %v", arguments, quick, slow)
 		}
 		var refused refusal

@@ -21,8 +21,9 @@ func doctorCommand() *cobra.Command {
 		Short: "Look for what is wrong with gputune's installation and this node",
 		Long: `Look for what is wrong with gputune's installation and this node: the plugin and
 its release, Slurm's files, limits, cgroups, the order of GPUs, daemons that get
-in the way, PCIe links, interrupts. Each line is ok, warn or bad, with what to
-do. Nothing is changed. Best run as root on a compute node.
+in the way, values of jobs that somebody else has set, PCIe links, interrupts.
+Each line is ok, warn or bad, with what to do. Nothing is changed. Best run as
+root on a compute node.
 
 Exit status 0 if nothing is bad, 1 if something is.`,
 		Args: noArguments,
@@ -35,6 +36,12 @@ Exit status 0 if nothing is bad, 1 if something is.`,
 		h, err := doctor.Open(root, site, broken, os.LookupEnv)
 		if err != nil {
 			return err
+		}
+		if root == "/" {
+			// What is wrong with the configuration is a finding.
+			if host, err := thisHost(config, command.ErrOrStderr()); err == nil {
+				h.Held = host.Held
+			}
 		}
 		findings := doctor.Run(command.Context(), h)
 		out := command.OutOrStdout()

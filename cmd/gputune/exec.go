@@ -23,6 +23,11 @@ import (
 // gpusAuto is the value of --gpus for those that the process sees.
 const gpusAuto = "auto"
 
+// errFollow is about the process alone that becomes the command: a site's default is
+// passed over.
+var errFollow = errors.New("--bind follow: the agent follows the workers of Slurm steps alone, not those of a process that binds itself: " +
+	"want srun --gpu-numa-bind=follow, or gputune exec for each worker, as in torchrun --no-python gputune exec -- python train.py")
+
 type execFlags struct{ gpus, bind, config string }
 
 func execCommand() *cobra.Command {
@@ -77,6 +82,9 @@ func (f execFlags) run(stderr io.Writer, arguments []string) error {
 	bind, err := option.ParseBind(f.bind, site.NUMABind.Items.Bind)
 	if err != nil {
 		return ownFault(err)
+	}
+	if given, err := option.ParseBind(f.bind, option.DefaultBind()); err == nil && given.Follow {
+		return ownFault(errFollow)
 	}
 	environment := os.Environ()
 	if bind.On {

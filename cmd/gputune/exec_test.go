@@ -160,6 +160,7 @@ func TestExecStatus(t *testing.T) {
 		"no command":       {nil, nil, launch.StatusOwnFault, "which command?"},
 		"a strange flag":   {nil, []string{"--gpu", "0", "true"}, launch.StatusOwnFault, "did you mean --gpus?"},
 		"a wrong item":     {nil, []string{"--bind", "cpus=sideways", "true"}, launch.StatusOwnFault, "want cpus=node|"},
+		"nobody follows":   {nil, []string{"--bind", "follow", "true"}, launch.StatusOwnFault, "follows the workers of Slurm steps alone"},
 		"a strange GPU":    {nil, []string{"--gpus", "9", "true"}, launch.StatusOwnFault, "want GPU-<uuid>"},
 		"a strange rank":   {[]string{"LOCAL_RANK=x"}, []string{"true"}, launch.StatusOwnFault, "LOCAL_RANK="},
 		"a rank too many":  {[]string{"LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"}, []string{"true"}, launch.StatusOwnFault, "there are 2 ranks"},
@@ -183,6 +184,22 @@ func TestExecStatus(t *testing.T) {
 		if got := command.ProcessState.ExitCode(); got != c.status || !strings.Contains(stderr.String(), c.stderr) || (c.stderr == "") != (stderr.Len() == 0) {
 			t.Errorf("%s: status %d, %q; want %d, %q", name, got, stderr.String(), c.status, c.stderr)
 		}
+	}
+}
+
+// What the site has for steps does not keep a process from being bound.
+func TestExecPassesOverFollow(t *testing.T) {
+	config := dual(t)
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, append(text, "[numa_bind]\nitems = \"follow\"\n"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	output, err := gputune(t, nil, "exec", "--config", config, "--gpus=2", "--bind=quiet", "--", "sh", "-c", show).Output()
+	if err != nil || !strings.HasPrefix(string(output), "Cpus_allowed_list:1\n") {
+		t.Errorf("%v: %s", err, output)
 	}
 }
 

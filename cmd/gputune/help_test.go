@@ -49,7 +49,7 @@ func TestErrorsSuggest(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"tpo":                              `command "tpo": did you mean topo?`,
 		"sta":                              `command "sta": did you mean status?`,
-		"frobnicate":                       `command "frobnicate": want check, completion, doctor, exec, help, items, plan, restore, snapshot, status, topo or verify`,
+		"frobnicate":                       `command "frobnicate": want check, completion, doctor, exec, help, items, plan, report, restore, snapshot, status, topo or verify`,
 		"help itms":                        `command "itms": did you mean items?`,
 		"topo --fromat json":               `--fromat is no option of "gputune topo": did you mean --format?`,
 		"topo --zzz":                       `--zzz is no option of "gputune topo": want --`,
@@ -95,7 +95,7 @@ func TestReport(t *testing.T) {
 		{ownFault(refusal{errors.New("own")}), 125},
 	} {
 		var stderr bytes.Buffer
-		if got := report(&stderr, c.err); got != c.status || (c.err == nil) != (stderr.Len() == 0) {
+		if got := exitStatus(&stderr, c.err); got != c.status || (c.err == nil) != (stderr.Len() == 0) {
 			t.Errorf("%v: %d, %q", c.err, got, stderr.String())
 		}
 	}

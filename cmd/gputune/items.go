@@ -31,6 +31,8 @@ func itemsTopic() *cobra.Command {
   gpus=all, local    all that it sees; those that are near the CPUs it has
   enforce=cgroup     write the cpuset of the task's cgroup, too (default)
   enforce=affinity   set the affinity alone
+  follow             one task that starts a worker for each GPU, as torchrun
+                     does: gputuned binds each to the GPU that it uses
   strict             fail where it cannot be bound as asked
   verbose, quiet     say what was done; do not even warn`,
 	}

@@ -40,13 +40,13 @@ func main() {
 	// At each submission the plugin waits for this one, so it comes before the
 	// commands are put together.
 	if err, done := quickCheck(os.Args[1:]); done {
-		os.Exit(report(os.Stderr, err))
+		os.Exit(exitStatus(os.Stderr, err))
 	}
-	os.Exit(report(os.Stderr, command().Execute()))
+	os.Exit(exitStatus(os.Stderr, command().Execute()))
 }
 
-// report writes why the program failed and returns its exit status.
-func report(w io.Writer, err error) int {
+// exitStatus writes why the program failed and returns its exit status.
+func exitStatus(w io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}

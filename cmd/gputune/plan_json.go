@@ -4,6 +4,7 @@ import (
 	"io"
 
 	"gputune/internal/compare"
+	"gputune/internal/idset"
 	"gputune/internal/placement"
 )
 
@@ -13,8 +14,17 @@ type planJSON struct {
 	Source  string              `json:"source"`
 	GPUs    []gpuJSON           `json:"gpus"`
 	Tasks   []placement.Binding `json:"tasks"`
+	Workers []workerJSON        `json:"workers,omitempty"` // with follow, of each GPU
 	Reasons []reasonsJSON       `json:"reasons,omitempty"`
 	Compare []wayJSON           `json:"compare,omitempty"`
+}
+
+// workerJSON is where a process goes that uses this GPU alone.
+type workerJSON struct {
+	GPU      int                `json:"gpu"`
+	CPUs     idset.Set          `json:"cpus"`
+	Mems     idset.Set          `json:"mems"`
+	Locality placement.Locality `json:"locality"`
 }
 
 type reasonsJSON struct {
@@ -31,6 +41,11 @@ type wayJSON struct {
 
 func writePlanJSON(w io.Writer, p plan) error {
 	view := planJSON{Source: p.machine.Source, GPUs: gpusJSON(p.machine), Tasks: p.result.Tasks}
+	if p.bind.Follow {
+		for _, share := range p.result.Shares {
+			view.Workers = append(view.Workers, workerJSON{share.GPU, share.CPUs, share.Mems, share.Locality})
+		}
+	}
 	for i, reasons := range p.reasons {
 		view.Reasons = append(view.Reasons, reasonsJSON{p.result.Tasks[i].LocalID, reasons})
 	}

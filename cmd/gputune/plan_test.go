@@ -46,6 +46,7 @@ func TestEveryMachine(t *testing.T) {
 				{"plan", "--gpus-per-task=1", "--explain", "--compare"},
 				{"plan", "--gpus-per-task=1", "--bind=cpus=exclusive,smt=one,mem=bind", "--allowed-cpus=0", "--compare", "--explain"},
 				{"plan", "--tasks=1", "--gpus=0", "--bind=cpus=core-complex"},
+				{"plan", "--tasks=1", "--bind=follow,cpus=exclusive"},
 			} {
 				arguments = append(arguments, "--topology", root)
 				text := output(t, arguments...)
@@ -93,6 +94,10 @@ type shape struct {
 		Locality  string
 		Warnings  []string
 	}
+	Workers []struct {
+		GPU                  int
+		CPUs, Mems, Locality string
+	}
 	Reasons, Compare      json.RawMessage
 	Nodes, Packages, NICs json.RawMessage
 	Warnings              []string
@@ -120,6 +125,14 @@ func checkJSON(t *testing.T, arguments []string, content, text string) {
 	}
 	if asked := strings.Contains(strings.Join(arguments, " "), "--compare"); asked != (got.Compare != nil) || asked != (got.Reasons != nil) {
 		t.Errorf("%v: reasons %s, comparison %.40s", arguments, got.Reasons, got.Compare)
+	}
+	if strings.Contains(strings.Join(arguments, " "), "follow") != (len(got.Workers) == len(got.GPUs)) {
+		t.Errorf("%v: workers %+v", arguments, got.Workers)
+	}
+	for _, worker := range got.Workers {
+		if worker.CPUs == "" || worker.Locality == "" || !strings.Contains(text, "\nWhere gputuned puts the worker that uses a GPU") {
+			t.Errorf("%v: %+v in\n%s", arguments, worker, text)
+		}
 	}
 	// The text says the same.
 	for _, task := range got.Tasks {
@@ -253,6 +266,25 @@ func TestComparisonSaysWhatItLacks(t *testing.T) {
 	for _, part := range []string{remark, "1     1     1        8-15  prefer 1  local", file + " (nvidia-smi): 2 tasks"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("want %q in\n%s", part, text)
+		}
+	}
+}
+
+// What only Slurm decides is said where the plan rests on it.
+func TestPlanSaysWhatSlurmDecides(t *testing.T) {
+	root := render(t, "demo-dual")
+	for arguments, want := range map[string]string{
+		"--tasks=2 --bind=cpus=none":                   "the locality is that of all CPUs granted",
+		"--tasks=3 --bind=gpus=local":                  "gpus=local takes all CPUs granted for its own",
+		"--gpus-per-task=1 --bind=gpus=local":          "",
+		"--tasks=1 --bind=gpus=local,cpus=none":        "",
+		"--gpus-per-task=2 --bind=cpus=none,mem=none":  "the locality is that of all CPUs granted",
+		"--gpus-per-task=1 --bind=cpus=socket,smt=one": "",
+	} {
+		text := output(t, append(strings.Fields("plan "+arguments), "--topology", root)...)
+		const begin = "not stated: where Slurm binds each task"
+		if want == "" && strings.Contains(text, begin) || want != "" && !strings.Contains(text, begin+": "+want) {
+			t.Errorf("%s: want %q in\n%s", arguments, want, text)
 		}
 	}
 }

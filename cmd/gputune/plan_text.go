@@ -30,7 +30,10 @@ func (t planText) write(w io.Writer) error {
 	if err := tasks.Write(w, t.colours); err != nil {
 		return err
 	}
-	if err := writeRemarks(w, t.warnings(), t.source.Unknown, t.colours); err != nil {
+	if err := t.writeWorkers(w); err != nil {
+		return err
+	}
+	if err := writeRemarks(w, t.warnings(), slices.Concat(t.source.Unknown, t.assumed()), t.colours); err != nil {
 		return err
 	}
 	if err := t.writeReasons(w); err != nil {
@@ -50,6 +53,20 @@ func (t planText) tasks() table.Table {
 			table.Text(b.CPUs.String()), table.Text(memory), locality(b.Locality))
 	}
 	return list
+}
+
+// writeWorkers shows where the agent puts the workers of tasks that are followed.
+func (t planText) writeWorkers(w io.Writer) error {
+	if !t.bind.Follow {
+		return nil
+	}
+	list := table.Table{Head: []string{"GPU", "OF NODE", "CPUS", "MEMORY", "LOCALITY"}}
+	for _, share := range t.result.Shares {
+		list.Add(table.Text(fmt.Sprint(share.GPU)), table.Text(t.nodesOf([]int{share.GPU})), table.Text(share.CPUs.String()),
+			table.Text(share.Mems.String()), locality(share.Locality))
+	}
+	fmt.Fprintln(w, "\nWhere gputuned puts the worker that uses a GPU; of several GPUs, all that they have:")
+	return list.Write(w, t.colours)
 }
 
 func (t planText) nodesOf(gpus []int) string {
@@ -93,6 +110,20 @@ func tasksNamed(ids idset.Set) string {
 		return "task " + ids.String()
 	}
 	return "tasks " + ids.String()
+}
+
+// assumed says what the plan rests on that only Slurm decides: which CPUs it binds
+// each task to, before gputune does.
+func (t planText) assumed() []string {
+	several := slices.ContainsFunc(t.request.Tasks, func(task placement.Task) bool { return len(task.GPUs) > 1 })
+	switch {
+	case len(t.request.Tasks) < 2:
+	case t.bind.Policy.CPUs == placement.CPUsNone:
+		return []string{"where Slurm binds each task: the locality is that of all CPUs granted"}
+	case t.bind.Policy.GPUs == placement.GPUsLocal && several:
+		return []string{"where Slurm binds each task: gpus=local takes all CPUs granted for its own"}
+	}
+	return nil
 }
 
 func (t planText) writeReasons(w io.Writer) error {

@@ -26,7 +26,7 @@ srun, sbatch and salloc have gputune's options; this is what to look with.`,
 	root.SetUsageFunc(func(c *cobra.Command) error { fmt.Fprint(c.OutOrStderr(), helpText(c)); return nil })
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(topoCommand(), planCommand(), execCommand(), doctorCommand(), statusCommand(), restoreCommand(), verifyCommand(), snapshotCommand(),
+	root.AddCommand(topoCommand(), planCommand(), execCommand(), doctorCommand(), statusCommand(), restoreCommand(), verifyCommand(), reportCommand(), snapshotCommand(),
 		checkCommand(), completionCommand(), itemsTopic())
 	root.SetHelpCommand(helpCommand())
 	root.InitDefaultHelpCmd() // as Execute does, so that the man pages show it

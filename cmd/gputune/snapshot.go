@@ -14,7 +14,7 @@ func snapshotCommand() *cobra.Command {
 	var config, output string
 	command := &cobra.Command{
 		Use:   "snapshot [OPTION…]",
-		Short: "Keep what the kernel and NVML say about this machine for the plugin",
+		Short: "Keep what kernel and NVML say of this machine for the plugin",
 		Long: `Ask the kernel and NVML about this machine and keep the answer for the plugin,
 which never calls NVML itself. Worth it where sysfs does not tell a GPU's NUMA
 node; run it after the driver was loaded. The plugin passes over a snapshot that

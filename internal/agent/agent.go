@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 	"gputune/internal/recovery"
 )
 
-// Agent is the service. All fields have to be set but Verify.
+// Agent is the service. All fields have to be set but Verify, Follow and Reports.
 type Agent struct {
 	// Config is where gputune.toml is, "" the usual place.
 	Config string
@@ -35,6 +36,10 @@ type Agent struct {
 	Metrics *metrics.Set
 	// Verify checks bound tasks.
 	Verify Verifier
+	// Follow binds the workers of steps that ask for it.
+	Follow *Follower
+	// Reports samples GPUs for the reports on jobs; nil: there are none.
+	Reports *Reporter
 
 	watch   recovery.Watch
 	key     string // snapshot.Key of the snapshot that this run took
@@ -74,8 +79,14 @@ func (a *Agent) Load() {
 	if err == nil || first {
 		a.Host.Site, a.Host.SiteError = site, err
 	}
+	if a.Reports != nil {
+		a.Reports.Configure(a.Host.Site)
+	}
 	a.due = map[string]time.Time{}
 	a.watch.Grace = time.Duration(a.Host.Site.Agent.Grace)
+	if a.Follow != nil {
+		a.Follow.Configure(a.Host.Root, a.Host.Site)
+	}
 }
 
 // Once goes through everything a single time, waiting out the grace of what jobs
@@ -117,6 +128,15 @@ func (a *Agent) Run(ctx context.Context, reload <-chan os.Signal) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go a.pat(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	if a.Follow != nil {
+		beside.Go(func() { a.Follow.Run(ctx) })
+	}
+	if a.Reports != nil {
+		beside.Go(func() { a.Reports.Run(ctx) })
+	}
 	a.serve()
 	a.Notify.Notify(daemon.SdNotifyReady)
 	a.Log.Info("started", "config", a.Config, "state", string(a.Host.Site.Paths.State))

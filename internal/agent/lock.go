@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gputune/internal/folder"
+	"gputune/internal/follow"
 )
-
-const lockName = "agent.lock"
 
 // Lock makes this process the node's only agent until it ends or calls unlock. run
 // is paths.run. The kernel gives the lock back whatever becomes of the process.
@@ -20,7 +19,7 @@ func Lock(run string) (unlock func(), err error) {
 	if err := f.MakeBase(); err != nil {
 		return nil, err
 	}
-	file, err := f.Open(lockName, unix.O_RDWR|unix.O_CREAT)
+	file, err := f.Open(follow.AgentLock, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
 		return nil, err
 	}

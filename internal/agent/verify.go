@@ -20,6 +20,8 @@ type Tasks struct {
 	Host    verify.Host
 	Log     *slog.Logger
 	Metrics *metrics.Set
+	// Pages takes what was seen of the memory of a job's task, nil nobody wants it.
+	Pages func(job, gpus string, pages, away int64)
 
 	known map[found]bool // what is off and was counted
 	last  int            // pid of the process whose memory was looked at last
@@ -72,6 +74,9 @@ func (v *Tasks) Check(ctx context.Context, site conf.Agent) (cost time.Duration,
 		errs = append(errs, err)
 		v.Metrics.PagesChecked.Add(float64(r.Pages))
 		v.Metrics.PagesAway.Add(float64(r.Away))
+		if v.Pages != nil {
+			v.Pages(task.Job, task.Plan.GPUs, r.Pages, r.Away)
+		}
 		v.report(task, r.Findings, off, site.Repair)
 		v.last, inMemory[at.process.PID] = at.process.PID, true
 	}

@@ -10,8 +10,10 @@ import (
 	"slices"
 
 	"gputune/conf"
+	"gputune/internal/follow"
 	"gputune/internal/job"
 	"gputune/internal/ledger"
+	"gputune/internal/sample"
 	"gputune/internal/slurm"
 	"gputune/internal/snapshot"
 	"gputune/internal/topology"
@@ -59,11 +61,21 @@ type Snapshot struct {
 	Warnings []string `json:"warnings"`
 }
 
+// Driver is the driver's library for children.
+type Driver interface {
+	topology.NVML
+	// Lists returns what tells who uses GPUs.
+	Lists() follow.Lister
+	// Sampler opens it to look at GPUs.
+	Sampler() (sample.Source, error)
+}
+
 // Serve does the work that is described on in and writes the answer to out. host
-// is this node, its configuration left out; nvml is the library for snapshots.
-func Serve(ctx context.Context, host *job.Host, nvml topology.NVML, in io.Reader, out io.Writer) error {
+// is this node, its configuration left out; nvml is the driver's library.
+func Serve(ctx context.Context, host *job.Host, nvml Driver, in io.Reader, out io.Writer) error {
 	var work Work
-	if err := json.NewDecoder(in).Decode(&work); err != nil {
+	orders := json.NewDecoder(in)
+	if err := orders.Decode(&work); err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
 	host.Load(work.Config)
@@ -76,8 +88,16 @@ func Serve(ctx context.Context, host *job.Host, nvml topology.NVML, in io.Reader
 		answer, err = held(ctx, host)
 	case RoleSnapshot:
 		answer, err = take(host, nvml)
+	case RoleFollow:
+		return serveFollow(ctx, work, nvml.Lists(), orders, out)
+	case RoleSample:
+		source, err := nvml.Sampler()
+		if err != nil {
+			return err
+		}
+		return sample.Serve(source, orders, out)
 	default:
-		err = fmt.Errorf("role %q: want %s, %s or %s", work.Role, RoleRestore, RoleHeld, RoleSnapshot)
+		err = fmt.Errorf("role %q: want %s, %s, %s, %s or %s", work.Role, RoleRestore, RoleHeld, RoleSnapshot, RoleFollow, RoleSample)
 	}
 	if err != nil {
 		return err

@@ -27,6 +27,9 @@ type Work struct {
 	Role   string   `json:"role"`
 	Config string   `json:"config"`         // gputune.toml
 	Jobs   []string `json:"jobs,omitempty"` // of RoleRestore
+
+	GPUs     []string      `json:"gpus,omitempty"`     // of RoleFollow, PCI addresses
+	Interval time.Duration `json:"interval,omitempty"` // of RoleFollow
 }
 
 // Children do each piece of work in a process of its own, this program again with
@@ -54,13 +57,8 @@ const (
 
 // Do implements Worker. It is not for several goroutines at once.
 func (c *Children) Do(ctx context.Context, work Work, answer any) error {
-	if c.stuck != nil {
-		select {
-		case <-c.stuck:
-			c.stuck = nil
-		default:
-			return fmt.Errorf("%s: %w", work.Role, ErrStuck)
-		}
+	if err := c.free(work.Role); err != nil {
+		return err
 	}
 	order, err := json.Marshal(work)
 	if err != nil {
@@ -106,6 +104,20 @@ func (c *Children) Do(ctx context.Context, work Work, answer any) error {
 		return fmt.Errorf("%s: answer: %w", work.Role, err)
 	}
 	return nil
+}
+
+// free tells whether there can be another child.
+func (c *Children) free(role string) error {
+	if c.stuck == nil {
+		return nil
+	}
+	select {
+	case <-c.stuck:
+		c.stuck = nil
+		return nil
+	default:
+		return fmt.Errorf("%s: %w", role, ErrStuck)
+	}
 }
 
 // end ends a child: it is asked to, then killed. What it was putting back is in the

@@ -131,6 +131,25 @@ func JobOf(path string) (string, bool) {
 	return strings.Join(parts[:slurm+2], "/"), true
 }
 
+// StepOf returns the path of the cgroup of the whole step that a process in the
+// cgroup at path, as /proc/PID/cgroup has it, belongs to, of v2 or v1; false if it is
+// in no step's.
+func StepOf(path string) (string, bool) {
+	parts := strings.Split(path, "/")
+	slurm := slurmPart(path)
+	if slurm < 0 {
+		return "", false
+	}
+	step := slurm + 2 // JOB/step_S
+	if !strings.HasSuffix(parts[slurm], scope) {
+		step = slurm + 3 // uid_U/job_J/step_S
+	}
+	if len(parts) <= step || !strings.HasPrefix(parts[step], "step_") {
+		return "", false
+	}
+	return strings.Join(parts[:step+1], "/"), true
+}
+
 func stepOr(step bool) Kind {
 	if step {
 		return Step

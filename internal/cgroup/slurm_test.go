@@ -124,3 +124,22 @@ func TestJobOf(t *testing.T) {
 		}
 	}
 }
+
+func TestStepOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/system.slice/slurmstepd.scope/job_5/step_0/user/task_0":             "/system.slice/slurmstepd.scope/job_5/step_0",
+		"/system.slice/node1_slurmstepd.scope/s00A/step_batch/user/x/y/job_9": "/system.slice/node1_slurmstepd.scope/s00A/step_batch",
+		"/slurm_node1/uid_7/job_5/step_0/task_1":                              "/slurm_node1/uid_7/job_5/step_0",
+		"/slurm/uid_7/job_5/step_2+1":                                         "/slurm/uid_7/job_5/step_2+1",
+		"/system.slice/slurmstepd.scope/job_5":                                "",
+		"/system.slice/slurmstepd.scope/system":                               "",
+		"/slurm/uid_7/job_5":                                                  "",
+		"/user.slice/job_5/step_0":                                            "",
+		"/":                                                                   "",
+		"":                                                                    "",
+	} {
+		if got, found := StepOf(path); got != want || found != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", path, got, found, want)
+		}
+	}
+}

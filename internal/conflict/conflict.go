@@ -20,20 +20,33 @@ type Finding struct {
 	Detail  string // what is known of how it is set up, "" nothing
 	Changes string // what both change
 	Advice  string // what a site can do
+
+	keys []string // how the keys of such settings begin
 }
 
-// String is the one line for people.
-func (f Finding) String() string {
+// Touches tells whether the program changes any of the settings with these keys.
+func (f Finding) Touches(keys ...string) bool {
+	return slices.ContainsFunc(keys, func(key string) bool {
+		return slices.ContainsFunc(f.keys, func(start string) bool { return strings.HasPrefix(key, start) })
+	})
+}
+
+// What says that it runs, and what both change.
+func (f Finding) What() string {
 	detail := ""
 	if f.Detail != "" {
 		detail = ", " + f.Detail
 	}
-	return fmt.Sprintf("%s runs (pid %d%s) and changes %s, too: %s", f.Program, f.PID, detail, f.Changes, f.Advice)
+	return fmt.Sprintf("%s runs (pid %d%s) and changes %s, too", f.Program, f.PID, detail, f.Changes)
 }
+
+// String is the one line for people.
+func (f Finding) String() string { return f.What() + ": " + f.Advice }
 
 // program is what is known of a program that is in gputune's way.
 type program struct {
 	changes, advice string
+	keys            []string // see Finding
 	detail          func(root string) string
 }
 
@@ -46,10 +59,12 @@ type program struct {
 var programs = map[string]program{
 	"irqbalance": {
 		changes: "the CPUs of interrupts",
+		keys:    []string{"irq/"},
 		advice:  "it moves them back within seconds; have it leave those of GPUs and fast network devices alone (--banirq, --policyscript or --banmod in its configuration), or stop it",
 	},
 	"tuned": {
 		changes: "sysctls, transparent hugepages, governors and idle states",
+		keys:    []string{"sysctl/", "thp/", "cpufreq/", "cpuidle/"},
 		advice:  "its values count as those before a job, and a change of its profile during a job is left alone; do not change profiles while jobs run",
 		detail: func(root string) string {
 			profile, err := os.ReadFile(filepath.Join(root, "etc/tuned/active_profile"))
@@ -61,10 +76,12 @@ var programs = map[string]program{
 	},
 	"power-profiles-": { // power-profiles-daemon: the kernel cuts names at 15 bytes
 		changes: "governors and energy preferences",
+		keys:    []string{"cpufreq/"},
 		advice:  "stop it on compute nodes",
 	},
 	"tlp": {
 		changes: "governors and energy preferences",
+		keys:    []string{"cpufreq/"},
 		advice:  "remove it from compute nodes",
 	},
 	"numad": {
@@ -99,7 +116,7 @@ func Find(root string) ([]Finding, error) {
 			f.PID = min(f.PID, pid)
 			continue
 		}
-		found[name] = &Finding{Program: strings.TrimSuffix(name, "-"), PID: pid, Changes: p.changes, Advice: p.advice}
+		found[name] = &Finding{Program: strings.TrimSuffix(name, "-"), PID: pid, Changes: p.changes, Advice: p.advice, keys: p.keys}
 		if p.detail != nil {
 			found[name].Detail = p.detail(root)
 		}

@@ -46,6 +46,20 @@ func TestFind(t *testing.T) {
 		!strings.HasPrefix(got[1].String(), "tuned runs (pid 900, profile hpc-compute) and changes sysctls") {
 		t.Errorf("%v, %v", got, err)
 	}
+	for key, want := range map[string]string{
+		"irq/0000:41:00.0/31/affinity": "irqbalance", "cpufreq/policy0/governor": "tuned", "sysctl/vm.swappiness": "tuned", "thp/enabled": "tuned",
+		"cpuidle/cpu0/latency": "tuned", "hugepages/node0/2048kB": "", "gpu/GPU-1/clocks.sm": "",
+	} {
+		touches := ""
+		for _, f := range got {
+			if f.Touches("gpu/GPU-0/power.limit", key) {
+				touches += f.Program
+			}
+		}
+		if touches != want {
+			t.Errorf("%s is changed by %q, want %q", key, touches, want)
+		}
+	}
 	if _, err := Find(filepath.Join(root, "none")); err == nil {
 		t.Error("no /proc is no error")
 	}

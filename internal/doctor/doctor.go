@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"gputune/internal/ledger"
 	"gputune/internal/node"
 	"gputune/internal/slurm"
 )
@@ -42,6 +43,9 @@ type Host struct {
 	Cgroup    slurm.Cgroup
 	// Release asks for the release of Slurm that is installed, "24.11".
 	Release func(context.Context) (string, error)
+	// Held returns what jobs hold on this node, as ledger.Held; nil where the
+	// files are those of another machine.
+	Held func(context.Context) ([]ledger.Holding, error)
 }
 
 // Check is one check. It returns at least one finding, whose Check is filled in by
@@ -67,6 +71,7 @@ func Checks() []Check {
 		{"gres", true, gresOrder},
 		{"topology", false, topologyKnown},
 		{"services", false, services},
+		{"settings", false, held},
 		{"peermem", false, peermem},
 		{"pcie", false, links},
 		{"interrupts", false, interrupts},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"gputune/conf"
+	"gputune/internal/ledger"
 	"gputune/tests/machines"
 )
 
@@ -195,11 +197,20 @@ func TestWhatIsWrong(t *testing.T) {
 		"propagated":         {func() { s.change(conf, "Except=MEMLOCK", "Except=CORE") }, nil, []string{"memlock warn: tasks get the limit"}},
 		"propagated by name": {func() { s.change(conf, "Except=MEMLOCK", "=MEMLOCK,CORE") }, nil, []string{"memlock warn: tasks get the limit"}},
 		"a strange gres":     {func() { s.change("/etc/slurm/gres.conf", "[0-1]", "[0,5]") }, nil, []string{"gres bad: gres index 1"}},
-		"tuned":              {func() { s.write("/proc/70/comm", "tuned\n") }, nil, []string{"services warn: tuned runs"}},
+		"tuned":              {func() { s.process("70", "tuned") }, nil, []string{"services warn: tuned runs (pid 70) and changes sysctls"}},
+		"power profiles":     {func() { s.process("70", "power-profiles-") }, nil, []string{"services warn: power-profiles runs"}},
 		"irqbalance and DCGM": {
-			func() { s.write("/proc/70/comm", "irqbalance\n"); s.write("/proc/71/comm", "nv-hostengine\n") }, nil,
+			func() { s.process("70", "irqbalance"); s.process("71", "nv-hostengine") }, nil,
 			[]string{"services warn: irqbalance runs", "services warn: DCGM runs"},
 		},
+		"a drifted value": {nil, func(h *Host) {
+			h.Held = func(context.Context) ([]ledger.Holding, error) {
+				return []ledger.Holding{{Key: "sysctl/vm.swappiness", Job: "7", Set: "1", Current: "33", Drift: true}, {Key: "thp/enabled", Job: "7"}}, nil
+			}
+		}, []string{"settings warn: sysctl/vm.swappiness: job 7 has set 1, and somebody else 33 since"}},
+		"nobody's ledger": {nil, func(h *Host) {
+			h.Held = func(context.Context) ([]ledger.Holding, error) { return nil, fs.ErrPermission }
+		}, []string{"settings warn: cannot be read"}},
 		"no persistenced": {func() { s.remove("/proc/900") }, nil, []string{"services warn: nvidia-persistenced does not run"}},
 		"no peermem":      {func() { s.remove("/sys/module/nvidia_peermem") }, nil, []string{"peermem warn: is not loaded"}},
 		"a narrow link":   {func() { s.write(device+"current_link_width", "8\n") }, nil, []string{"pcie bad: link of 8 lanes, it can have 16"}},
@@ -230,6 +241,13 @@ func TestWhatIsWrong(t *testing.T) {
 		}
 		s.mend()
 	}
+}
+
+// process is one of root's.
+func (s site) process(pid, comm string) {
+	s.t.Helper()
+	s.write("/proc/"+pid+"/comm", comm+"\n")
+	s.write("/proc/"+pid+"/status", "Name:\t"+comm+"\nUid:\t0\t0\t0\t0\n")
 }
 
 // mend makes the site healthy again.

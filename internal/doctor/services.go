@@ -1,19 +1,24 @@
 package doctor
 
-import "context"
+import (
+	"context"
+
+	"gputune/internal/conflict"
+)
 
 // services: daemons that set the same things as gputune's options, or that those
 // rely on.
 func services(_ context.Context, h *Host) []Finding {
 	var found []Finding
-	for _, s := range []struct{ name, text, do string }{
-		{"tuned", "tuned runs: it sets governors and kernel settings, and may set them while a job has others", "keep its profile and node settings of jobs apart"},
-		{"irqbalance", "irqbalance runs: it moves interrupts away from where they were put", "ban the GPUs' and NICs' interrupts, or stop it"},
-		{"nv-hostengine", "DCGM runs: its profiling and its policies can hold or change clocks", "let it set no clocks"},
-	} {
-		if pids := h.processes(s.name); len(pids) > 0 {
-			found = append(found, warn(s.do, "%s", s.text))
-		}
+	others, err := conflict.Find(h.Root)
+	if err != nil {
+		found = append(found, warn("run this on the node", "%v", err))
+	}
+	for _, other := range others {
+		found = append(found, warn(other.Advice, "%s", other.What()))
+	}
+	if len(h.processes("nv-hostengine")) > 0 {
+		found = append(found, warn("let it set no clocks", "DCGM runs: its profiling and its policies can hold or change clocks"))
 	}
 	if len(h.processes("nvidia-persistenced")) > 0 {
 		return append(found, ok("nvidia-persistenced runs"))

@@ -30,6 +30,10 @@ const maxFile = 4 << 20
 type Folder struct {
 	Dir  string
 	Mode os.FileMode // of the folder itself: 0700, or 0755 for one that others may look into
+	// Shown makes files that everybody may read who gets to their folder (see
+	// LetIn), mode 0644. Who reads may then be another user than root, whose files
+	// they are.
+	Shown bool
 }
 
 // File is a file that is being written.
@@ -85,7 +89,7 @@ func (d Folder) open(name string, flags int, perm uint32) (int, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if err := checkFolder(fd); err != nil {
+	if err := d.checkFolder(fd); err != nil {
 		unix.Close(fd)
 		return fail(err)
 	}
@@ -109,7 +113,7 @@ func (d Folder) open(name string, flags int, perm uint32) (int, error) {
 		}
 		fd = next
 		if how&unix.O_DIRECTORY != 0 {
-			if err := checkFolder(fd); err != nil {
+			if err := d.checkFolder(fd); err != nil {
 				unix.Close(fd)
 				return fail(err)
 			}
@@ -129,26 +133,37 @@ func retry(call func() (int, error)) (int, error) {
 }
 
 // checkFolder refuses a folder that somebody else could have put files into.
-func checkFolder(fd int) error {
+func (d Folder) checkFolder(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+	if !d.owner(st.Uid) || st.Mode&0o022 != 0 {
 		return fmt.Errorf("%w: owner %d, mode %#o: needs owner %d and no writing by others", ErrForeign, st.Uid, st.Mode&0o7777, os.Geteuid())
 	}
 	return nil
 }
 
+// owner tells whether a file of that user can be one of this folder's.
+func (d Folder) owner(uid uint32) bool { return int(uid) == os.Geteuid() || d.Shown && uid == 0 }
+
+// fileMode is the mode of files.
+func (d Folder) fileMode() uint32 {
+	if d.Shown {
+		return 0o644
+	}
+	return 0o600
+}
+
 // checkFile refuses everything that create does not make.
-func checkFile(fd int) error {
+func (d Folder) checkFile(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 || st.Nlink > 1 {
-		return fmt.Errorf("%w: type and mode %#o, owner %d, %d links: needs a plain file 0600 of owner %d with one link",
-			ErrForeign, st.Mode, st.Uid, st.Nlink, os.Geteuid())
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || !d.owner(st.Uid) || st.Mode&0o777&^d.fileMode() != 0 || st.Nlink > 1 {
+		return fmt.Errorf("%w: type and mode %#o, owner %d, %d links: needs a plain file %#o of owner %d with one link",
+			ErrForeign, st.Mode, st.Uid, st.Nlink, d.fileMode(), os.Geteuid())
 	}
 	return nil
 }
@@ -180,12 +195,12 @@ func (d Folder) List(folder string) ([]string, error) {
 
 // Open opens a file with flags of open(2), such as O_RDWR and O_CREAT.
 func (d Folder) Open(name string, flags int) (*os.File, error) {
-	fd, err := d.open(name, flags, 0o600)
+	fd, err := d.open(name, flags, d.fileMode())
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), filepath.Join(d.Dir, name))
-	if err := checkFile(fd); err != nil {
+	if err := d.checkFile(fd); err != nil {
 		f.Close()
 		return nil, &fs.PathError{Op: "open", Path: f.Name(), Err: err}
 	}

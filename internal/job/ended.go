@@ -61,6 +61,7 @@ type released struct {
 // releaseAll puts back what jobs have changed that are not alive, and removes the
 // reports on those of which nothing is left.
 func (h *Host) releaseAll(ctx context.Context, alive func(job string) bool) released {
+	defer h.quiet("")()
 	l, env, err := h.Open()
 	if err != nil {
 		return released{other: err}

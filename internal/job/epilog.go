@@ -27,6 +27,7 @@ func (h *Host) Epilog(ctx context.Context) error {
 	if h.SiteError != nil {
 		h.say("%v: the defaults are used, but for its paths", h.SiteError)
 	}
+	h.ended(id)
 	if h.held(id) {
 		err = h.release(ctx, id, "")
 	}
@@ -48,6 +49,7 @@ func (e SaidError) Unwrap() error { return e.Err }
 // release puts back what a job holds and writes a line for each result. Its
 // error is a SaidError.
 func (h *Host) release(ctx context.Context, id, why string) error {
+	defer h.quiet(id)()
 	l, env, err := h.Open()
 	if err != nil {
 		h.say("job %s: %v", id, err)
@@ -68,9 +70,7 @@ func (h *Host) releaseFrom(ctx context.Context, l *ledger.Ledger, id, why string
 	again := newPatience(ctx)
 	for {
 		report, err := l.Release(ctx, id)
-		for _, outcome := range report.Outcomes {
-			h.say("%s", Describe(outcome))
-		}
+		h.describe(report.Outcomes)
 		if err == nil {
 			return nil
 		}
@@ -84,22 +84,35 @@ func (h *Host) releaseFrom(ctx context.Context, l *ledger.Ledger, id, why string
 	}
 }
 
+// describe writes lines for what Release did.
+func (h *Host) describe(outcomes []ledger.Outcome) {
+	var lines []line
+	for _, o := range outcomes {
+		lines = append(lines, line{o.Job, o.Key, became(o)})
+	}
+	for _, l := range together(lines) {
+		h.say("%s", l)
+	}
+}
+
 // Describe returns the line for what Release did about one key.
-func Describe(o ledger.Outcome) string {
-	text := fmt.Sprintf("job %s: %s: ", o.Job, o.Key)
+func Describe(o ledger.Outcome) string { return line{o.Job, o.Key, became(o)}.String() }
+
+// became says what Release made of a key.
+func became(o ledger.Outcome) string {
 	switch o.Action {
 	case ledger.Restored:
-		return text + o.Prior + " again"
+		return o.Prior + " again"
 	case ledger.Unchanged:
-		return text + o.Prior + " already"
+		return o.Prior + " already"
 	case ledger.StillHeld:
-		return text + fmt.Sprintf("%s, as job %s wants it", o.Set, strings.Join(o.Holders, ", "))
+		return fmt.Sprintf("%s, as job %s wants it", o.Set, strings.Join(o.Holders, ", "))
 	case ledger.Drifted:
-		return text + fmt.Sprintf("somebody set %s instead of %s: left alone", o.Current, o.Set)
+		return fmt.Sprintf("somebody set %s instead of %s: left alone", o.Current, o.Set)
 	case ledger.Forgotten:
-		return text + "forgotten when the machine booted"
+		return "forgotten when the machine booted"
 	case ledger.Failed:
-		return o.Err.Error()
+		return strings.TrimPrefix(o.Err.Error(), fmt.Sprintf("job %s: %s: ", o.Job, o.Key))
 	}
-	return text + string(o.Action)
+	return string(o.Action)
 }

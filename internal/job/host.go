@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gputune/conf"
+	"gputune/internal/action"
 	"gputune/internal/ledger"
 	"gputune/internal/mps"
 	"gputune/internal/option"
@@ -34,6 +35,8 @@ type Host struct {
 	NVML func() (setting.Devices, error)
 	// Groups returns the names of a user's groups.
 	Groups func(uid uint32) ([]string, error)
+	// Sync writes what waits for the disks; nil is sync(1).
+	Sync action.Syncer
 	// Now is the clock for reports.
 	Now func() time.Time
 	// Output gets a line for each result, for slurmd's log.
@@ -67,7 +70,7 @@ func (h *Host) Relevant() []string {
 				continue
 			}
 		}
-		if ours || strings.HasPrefix(name, "SLURM") || strings.HasPrefix(name, "CUDA_") || name == "LD_LIBRARY_PATH" || name == "PATH" {
+		if ours || strings.HasPrefix(name, "SLURM") || strings.HasPrefix(name, "CUDA_") || name == bindVariable || name == "LD_LIBRARY_PATH" || name == "PATH" {
 			list = append(list, variable)
 		}
 	}

@@ -124,8 +124,26 @@ func (v service) file(s *scene) (suffix, text string) {
 		devices = "constrained"
 	}
 	line("devices", "%s", devices)
-	for _, gpu := range s.targets() {
-		line("gpu", "%d %s %s", gpu.index, gpu.uuid, gpu.device)
+	gpus := s.targets()
+	for i, gpu := range gpus {
+		line("gpu", "%d %d %s %s", gpu.index, numberUnderMPS(gpus, i), gpu.uuid, gpu.device)
 	}
 	return mpsSuffix, b.String()
+}
+
+// numberUnderMPS is what a program calls a GPU in CUDA_VISIBLE_DEVICES that uses
+// the daemon of these: they count by PCI address, whatever the order of the
+// daemon's own list is (seen with driver 580). GPUs of several models count by
+// their speed (CUDA_DEVICE_ORDER), which is not known here: -1.
+func numberUnderMPS(gpus []target, which int) int {
+	number := 0
+	for _, gpu := range gpus {
+		if gpu.model != gpus[which].model {
+			return -1
+		}
+		if gpu.pci < gpus[which].pci {
+			number++
+		}
+	}
+	return number
 }

@@ -31,11 +31,20 @@ func (a *asked) refuse(err error) {
 	a.State, a.Reason, a.Nearest = Refused, err.Error(), nearest(err)
 }
 
+// fail refuses for what went wrong when the option was set.
+func (a *asked) fail(err error) {
+	if w, has := a.wish.(explaining); has {
+		err = w.explain(err)
+	}
+	a.refuse(err)
+}
+
 // target is one GPU of the job.
 type target struct {
 	pci, uuid string
 	index     int    // Slurm's, -1 not known
 	device    string // its device file, "" not known
+	model     string // as the driver names it, "" not known
 }
 
 // jobGPUs are the GPUs of the job on this node.
@@ -47,7 +56,7 @@ type jobGPUs struct {
 // Asks tells whether the job asked for something, or left something from an
 // earlier run: whether Prolog has work that can take time.
 func (h *Host) Asks() bool {
-	return len(h.variables()) > 0 || h.Holds()
+	return len(h.variables()) > 0 || h.Holds() || h.dropsBeforeBind()
 }
 
 // variables returns the names of gputune's variables of the job.
@@ -78,6 +87,7 @@ func (h *Host) Prolog(ctx context.Context) {
 		h.say("%v: nothing is done", err)
 		return
 	}
+	defer h.begun(job)
 	if h.held(job.ID) {
 		// It has said what is wrong; Apply and the Epilog try again.
 		_ = h.release(ctx, job.ID, "its earlier run has left something changed")
@@ -89,6 +99,9 @@ func (h *Host) Prolog(ctx context.Context) {
 		if err := h.reports().remove(job.ID); err != nil {
 			h.say("job %s: earlier reports: %v", job.ID, err)
 		}
+		if err == nil {
+			h.beforeBind(ctx, job, options)
+		}
 		return
 	case err != nil:
 		report.Fault = err.Error()
@@ -96,6 +109,7 @@ func (h *Host) Prolog(ctx context.Context) {
 		report.Fault = h.SiteError.Error()
 	default:
 		report.Fault = h.carryOut(ctx, job, options)
+		h.beforeBind(ctx, job, options)
 	}
 	h.tell(report, options)
 }
@@ -116,6 +130,7 @@ func (h *Host) Lost(why error) {
 		h.say("%v", why)
 		return
 	}
+	defer h.begun(job)
 	fault := why.Error()
 	if h.held(job.ID) {
 		fault += "; what is changed is put back by the Epilog"
@@ -150,8 +165,15 @@ func (h *Host) tell(report *Report, options []*asked) {
 					h.say("job %s: --%s: gpu %s: %s %s, was %s", report.Job, a.Name, gpu.PCI, s.Setting, s.Now, s.Before)
 				}
 			}
+			var lines []line
 			for _, s := range a.Node {
-				h.say("job %s: --%s: %s %s, was %s", report.Job, a.Name, s.Setting, s.Now, s.Before)
+				lines = append(lines, line{report.Job, s.Setting, fmt.Sprintf("%s, was %s", s.Now, s.Before)})
+			}
+			for _, l := range together(lines) {
+				h.say("job %s: --%s: %s %s", l.job, a.Name, l.key, l.text)
+			}
+			for _, line := range a.remarks() {
+				h.say("job %s: %s: %s", report.Job, a.given(), oneLine(line))
 			}
 		}
 	}
@@ -213,6 +235,7 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 	if h.over(options) {
 		return ""
 	}
+	defer h.quiet(job.ID)()
 	env := h.environment()
 	defer func() {
 		if err := env.Close(); err != nil {
@@ -234,6 +257,12 @@ func (h *Host) carryOut(ctx context.Context, job slurm.Job, options []*asked) (f
 		h.say("job %s: where the ledger is cannot be noted: %v", job.ID, err)
 	}
 	if err := h.clear(ctx, l, job, s.targets()); err != nil {
+		return err.Error()
+	}
+	if err := h.clearNode(ctx, l, s); err != nil {
+		return err.Error()
+	}
+	if err := h.act(ctx, s); err != nil {
 		return err.Error()
 	}
 	for !h.over(options) {
@@ -280,9 +309,21 @@ func (h *Host) judge(job slurm.Job, options []*asked) {
 	}
 }
 
+// node reads this node. Its error is a fault.
+func (h *Host) node() (*node.Node, error) {
+	n, err := node.Read(h.Root, h.Site.Paths, h.getenv)
+	if err != nil {
+		return nil, fault{err}
+	}
+	for _, line := range n.Log {
+		h.say("%s", line)
+	}
+	return n, nil
+}
+
 // gpus returns the GPUs that the job has on this node. An error is why they are
 // not its to change; a fault is why they cannot be told.
-func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
+func (h *Host) gpus(job slurm.Job, read func() (*node.Node, error)) (*jobGPUs, error) {
 	switch {
 	case job.Part != "":
 		return nil, fmt.Errorf("the job shares its GPU: %s, and only a whole GPU can be changed", job.Part)
@@ -291,15 +332,12 @@ func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
 	case !job.HasGPUs():
 		return nil, errors.New("the job has no GPU of its own on this node, ask for one with --gpus or --gres=gpu")
 	}
-	n, err := node.Read(h.Root, h.Site.Paths, h.getenv)
+	n, err := read()
 	if err != nil {
-		return nil, fault{err}
+		return nil, err
 	}
 	if n.Unread != nil {
 		return nil, fault{n.Unread}
-	}
-	for _, line := range n.Log {
-		h.say("%s", line)
 	}
 	positions, err := n.GPUs(job)
 	if errors.Is(err, node.ErrPart) {
@@ -321,7 +359,7 @@ func (h *Host) gpus(job slurm.Job) (*jobGPUs, error) {
 			return nil, fault{fmt.Errorf("gpu %s: its UUID is not known: is the NVIDIA driver loaded?", gpu.PCI)}
 		}
 		found.list = append(found.list, target{
-			pci: gpu.PCI, uuid: gpu.UUID, index: slices.Index(n.Order, position), device: n.Devices[position],
+			pci: gpu.PCI, uuid: gpu.UUID, index: slices.Index(n.Order, position), device: n.Devices[position], model: gpu.Model,
 		})
 	}
 	return found, nil
@@ -361,6 +399,9 @@ func (h *Host) clear(ctx context.Context, l *ledger.Ledger, job slurm.Job, gpus 
 // apply makes the changes of all granted options. It returns whether to try
 // again, without an option that is refused now.
 func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again bool, err error) {
+	if contradict(s.options) {
+		return true, nil
+	}
 	changes, owner, err := h.changes(ctx, s)
 	if err != nil {
 		return false, err
@@ -370,6 +411,9 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 		for _, a := range granted(s.options) {
 			a.State = Applied
 			a.note(result, s.targets())
+			if w, has := a.wish.(noted); has {
+				w.note(&a.Option)
+			}
 			if w, has := a.wish.(stepFile); has {
 				a.suffix, a.text = w.file(s)
 			}
@@ -377,10 +421,12 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 				a.Caution = w.caution(s)
 			}
 		}
+		h.others(s.job, result)
 		return false, nil
 	}
 	var (
 		key    *ledger.KeyError
+		held   *ledger.HeldError
 		failed *ledger.ApplyError
 	)
 	switch {
@@ -389,13 +435,40 @@ func (h *Host) apply(ctx context.Context, l *ledger.Ledger, s *scene) (again boo
 	case ctx.Err() != nil: // the time is over, whatever it was spent on
 		return false, err
 	case errors.As(err, &failed) && owner[failed.Key] != nil:
-		owner[failed.Key].refuse(failed.Err)
+		owner[failed.Key].fail(failed.Err)
 		return true, nil
 	case errors.As(err, &key):
-		owner[key.Key].refuse(key.Err)
+		owner[key.Key].fail(key.Err)
+		return true, nil
+	case errors.As(err, &held):
+		owner[held.Key].refuse(held)
 		return true, nil
 	}
 	return false, err
+}
+
+// contradict refuses options that want another value of a setting than one before
+// them. It returns whether there was any.
+func contradict(options []*asked) bool {
+	type want struct{ value, by string }
+	wants := map[string]want{}
+	found := false
+	for _, a := range granted(options) {
+		for _, change := range a.changes {
+			key := change.Setting.Key()
+			if other, has := wants[key]; has && other.value != change.Value && a.State == "" {
+				a.refuse(fmt.Errorf("%s cannot be %s: --%s wants it to be %s", key, change.Value, other.by, other.value))
+				found = true
+			}
+		}
+		if a.State != "" {
+			continue
+		}
+		for _, change := range a.changes {
+			wants[change.Setting.Key()] = want{change.Value, a.Name}
+		}
+	}
+	return found
 }
 
 // changes returns the changes of all granted options, each key once, and whose it

@@ -171,6 +171,9 @@ func checkHostile(t *testing.T, name, value string) {
 		if mps, err := option.ParseMPS(value); o.Name == option.MPSName && err == nil && mps.Off {
 			continue // it asks for nothing
 		}
+		if o.Name == option.THPName && value == string(option.THPNever) {
+			continue // the job's tasks can have that anywhere
+		}
 		accepted := o.Check(value) == nil
 		h, output := host(t, o.Variable()+"="+value)
 		h.Environ = slices.DeleteFunc(h.Environ, func(v string) bool { return strings.HasPrefix(v, "SLURM_JOB_GPUS=") })
@@ -193,9 +196,16 @@ func checkHostile(t *testing.T, name, value string) {
 		if err := json.Unmarshal([]byte(files["/run/gputune/jobs/42.json"]), &report); err != nil {
 			t.Fatal(err)
 		}
-		// The job has no GPU, so that what the grammar accepts is refused as well.
+		// The job has no GPU, and the node not for itself, so that what the grammar
+		// accepts is refused as well.
 		got := report.Options[0]
-		if want := "the job has no GPU of its own"; strings.HasPrefix(got.Reason, want) != accepted || got.State != Refused {
+		want := map[string]string{
+			option.THPName: "it is the whole node's", option.DropCachesName: "it is the whole node's", option.NodeProfileName: "no profile ",
+		}[o.Name]
+		if want == "" {
+			want = "the job has no GPU of its own"
+		}
+		if strings.HasPrefix(got.Reason, want) != accepted || got.State != Refused {
 			t.Fatalf("%s=%.80q: accepted %v, %+v", o.Name, value, accepted, got)
 		}
 	}

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"gputune/conf"
+	"gputune/internal/action"
 	"gputune/internal/folder"
+	"gputune/internal/idset"
 )
 
 // reportVersion is that of the reports this program writes.
@@ -43,6 +45,45 @@ type Option struct {
 	GPUs    []GPU  `json:"gpus,omitempty"`    // that it changed
 	// Node are the changes that are not a GPU's, by their keys.
 	Node []Changed `json:"node,omitempty"`
+	// Dropped and Compacted were done once and are not put back.
+	Dropped   *action.Dropped   `json:"dropped,omitempty"`
+	Compacted *action.Compacted `json:"compacted,omitempty"`
+	// Skipped are keys of a profile that were left out.
+	Skipped []Skipped `json:"skipped,omitempty"`
+	// Unmovable are interrupts that stay where they are, since the kernel itself
+	// manages their CPUs.
+	Unmovable []Unmovable `json:"unmovable,omitempty"`
+	// TasksOnly says that nothing of the node was changed: the steps of the job see
+	// to their own tasks.
+	TasksOnly bool `json:"tasks_only,omitempty"`
+}
+
+// Skipped is a key of a profile that was left out, and why.
+type Skipped struct {
+	Key    string `json:"key"`
+	Reason string `json:"reason"`
+}
+
+// Unmovable are interrupts of a PCI device, by number.
+type Unmovable struct {
+	PCI  string `json:"pci"`
+	IRQs []int  `json:"irqs"`
+}
+
+// remarks are lines on what was done beside settings, and on what was not.
+func (o Option) remarks() []string {
+	var lines []string
+	for _, s := range o.Skipped {
+		lines = append(lines, fmt.Sprintf("left out: %s: %s", s.Key, s.Reason))
+	}
+	for _, u := range o.Unmovable {
+		irqs := idset.Of(u.IRQs...)
+		lines = append(lines, fmt.Sprintf("left alone: interrupts %v of %s: the kernel manages their CPUs", irqs, u.PCI))
+	}
+	if o.TasksOnly {
+		lines = append(lines, "for the job's tasks alone: the node is not changed")
+	}
+	return lines
 }
 
 // State is what became of an option.
@@ -146,8 +187,9 @@ const (
 	noticeSuffix = ".notice"
 	shownSuffix  = ".notice.shown"
 	newSuffix    = ".new"
-	mpsSuffix    = ".mps" // what the job's steps have to know of its MPS daemon
-	migSuffix    = ".mig" // the MIG devices of its GPUs
+	mpsSuffix    = ".mps"   // what the job's steps have to know of its MPS daemon
+	migSuffix    = ".mig"   // the MIG devices of its GPUs
+	tasksSuffix  = ".tasks" // what the processes of its tasks are given
 )
 
 func (h *Host) reports() reports {
@@ -202,7 +244,7 @@ func (r reports) put(job, suffix string, text []byte) error {
 // remove removes all of a job's files. None is no error.
 func (r reports) remove(job string) error {
 	var failed []error
-	for _, suffix := range []string{noticeSuffix, shownSuffix, mpsSuffix, migSuffix, reportSuffix, newSuffix} {
+	for _, suffix := range []string{noticeSuffix, shownSuffix, mpsSuffix, migSuffix, tasksSuffix, reportSuffix, newSuffix} {
 		if err := r.Remove(reportName(job, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = append(failed, err)
 		}

@@ -20,9 +20,7 @@ func (h *Host) Restore(ctx context.Context, id string) error {
 // a failure.
 func (h *Host) RestoreAll(ctx context.Context) error {
 	done := h.releaseAll(ctx, func(string) bool { return false })
-	for _, outcome := range done.report.Outcomes {
-		h.say("%s", Describe(outcome))
-	}
+	h.describe(done.report.Outcomes)
 	// A restore that was killed may have put a job back and left its reports.
 	ids, unread := h.reports().applied()
 	other := []error{done.other, unread}

@@ -8,6 +8,7 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/ledger"
+	"gputune/internal/node"
 	"gputune/internal/option"
 	"gputune/internal/setting"
 	"gputune/internal/slurm"
@@ -26,11 +27,16 @@ type wish interface {
 
 // wishes has the maker of each option's wish.
 var wishes = map[string]func(value string, site conf.Config) (wish, error){
+	option.HugepagesName:   newHugepages,
+	option.THPName:         newTHP,
+	option.DropCachesName:  newDropCaches,
+	option.NodeProfileName: newProfile,
 	option.MIGName:         newMIG,
 	option.ClocksName:      newClocks,
 	option.PowerName:       newPower,
 	option.ComputeModeName: newComputeMode,
 	option.MPSName:         newMPS,
+	option.MemlockName:     newMemlock,
 }
 
 // gpuWish is an option that sets each GPU of the job by itself.
@@ -74,6 +80,9 @@ type cautious interface {
 	caution(s *scene) string
 }
 
+// explaining is a wish that says in its own words why a setting could not be set.
+type explaining interface{ explain(error) error }
+
 // fault is an error that refuses nothing: gputune or the site cannot tell.
 type fault struct{ error }
 
@@ -82,18 +91,21 @@ func (f fault) Unwrap() error { return f.error }
 
 // scene is a job on its node as wishes see it.
 type scene struct {
+	root    string // of the node's own /proc, "/" outside tests
 	job     slurm.Job
 	site    conf.Config
 	env     *setting.Environment
 	options []*asked
+	read    func() (*node.Node, error)
 	find    func() (*jobGPUs, error)
 	asked   bool // for the GPUs
 }
 
 func (h *Host) scene(job slurm.Job, env *setting.Environment, options []*asked) *scene {
+	read := sync.OnceValues(h.node)
 	return &scene{
-		job: job, site: h.Site, env: env, options: options,
-		find: sync.OnceValues(func() (*jobGPUs, error) { return h.gpus(job) }),
+		root: h.Root, job: job, site: h.Site, env: env, options: options, read: read,
+		find: sync.OnceValues(func() (*jobGPUs, error) { return h.gpus(job, read) }),
 	}
 }
 

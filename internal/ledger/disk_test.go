@@ -64,7 +64,7 @@ func TestModes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "files", got, "state drwx------", "state/aside drwx------", "state/jobs drwx------", "state/jobs/7 drwx------",
+	same(t, "files", got, "state drwx--x--x", "state/aside drwx------", "state/jobs drwx------", "state/jobs/7 drwx------",
 		"state/jobs/7/record.json -rw-------", "state/locks drwx------", "state/locks/gpu-GPU-a -rw-------",
 		"state/locks/host -rw-------", "state/locks/jobs -rw-------")
 	if _, err := l.Release(context.Background(), "7"); err != nil {

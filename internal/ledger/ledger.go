@@ -140,7 +140,8 @@ func Open(dir string, o Options) (*Ledger, error) {
 	}
 	path := filepath.Join(o.Root, dir)
 	if o.files == nil {
-		o.files = folder.Folder{Dir: path, Mode: 0o700}
+		// Users get through it to their reports; the ledger's own folders are 0700.
+		o.files = folder.Folder{Dir: path, Mode: 0o711}
 	}
 	if o.locks == nil {
 		o.locks = flocks{path}

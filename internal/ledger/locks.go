@@ -51,9 +51,13 @@ type holder struct {
 	Since   time.Time `json:"since"`
 }
 
+// LocksFolder returns where the ledger in dir has its locks: a file for each
+// setting.Domain, which whoever is about to change something opens.
+func LocksFolder(dir string) string { return filepath.Join(dir, locksFolder) }
+
 // open opens a lock's file, which is made when it is missing and never removed.
 func (l flocks) open(name string) (*os.File, error) {
-	d := folder.Folder{Dir: l.dir, Mode: 0o700}
+	d := folder.Folder{Dir: l.dir, Mode: 0o711}
 	const writing, reading = unix.O_RDWR | unix.O_CREAT, unix.O_RDONLY
 	f, err := d.Open(locksFolder+"/"+name, writing)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,10 +15,11 @@ import (
 
 // Labels that more than one series has.
 const (
-	labelSetting = "setting" // last part of a key: "power.limit"
-	labelProgram = "program" // "prolog" or "epilog"
-	labelOutcome = "outcome"
-	labelKind    = "kind" // of drift: "cpus", "policy" or "pages"
+	labelSetting  = "setting" // last part of a key: "power.limit"
+	labelProgram  = "program" // "prolog" or "epilog"
+	labelOutcome  = "outcome"
+	labelLocality = "locality" // "local", "remote", "mixed" or "unknown"
+	labelKind     = "kind"     // of drift: "cpus", "policy" or "pages"
 )
 
 // Set has all series. It may be used by several goroutines.
@@ -66,8 +67,19 @@ type Set struct {
 	// PagesChecked and PagesAway count pages that were looked at and those on
 	// other nodes than the plan's.
 	PagesChecked, PagesAway prometheus.Counter
+	// FollowSteps is how many steps are followed; FollowBindings counts workers that
+	// were bound to the GPUs that they use; FollowSeconds is the processor time of both.
+	FollowSteps    prometheus.Gauge
+	FollowBindings *prometheus.CounterVec
+	FollowSeconds  prometheus.Counter
 	// VerifySeconds is the processor time that checks have taken.
 	VerifySeconds prometheus.Counter
+
+	// ReportJobs is how many jobs are sampled for their reports, ReportSamples
+	// counts looks at a GPU, ReportFailures those that failed, and ReportSeconds is
+	// the processor time of the process that looks.
+	ReportJobs                                   prometheus.Gauge
+	ReportSamples, ReportFailures, ReportSeconds prometheus.Counter
 }
 
 // New returns the series, of a gputuned of that version.
@@ -125,6 +137,14 @@ func New(version string) *Set {
 	s.PagesChecked = counter("gputune_verify_pages_total", "Pages of bound tasks that were looked at.")
 	s.PagesAway = counter("gputune_verify_remote_pages_total", "Pages of bound tasks that were on other memory nodes than planned.")
 	s.VerifySeconds = counter("gputune_verify_cpu_seconds_total", "Processor time that checks of bound tasks have taken, in seconds.")
+	s.FollowSteps = gauge("gputune_follow_steps", "Steps whose workers are followed.")
+	s.FollowBindings = counters("gputune_follow_bindings_total", "Workers that were bound to the GPUs that they use, by how their CPUs lie to those and outcome.", labelLocality, labelOutcome)
+	s.FollowSeconds = counter("gputune_follow_cpu_seconds_total", "Processor time that following has taken, in seconds.")
+
+	s.ReportJobs = gauge("gputune_report_jobs", "Jobs whose GPUs are sampled for the reports on them.")
+	s.ReportSamples = counter("gputune_report_samples_total", "Looks at a GPU for the reports on jobs.")
+	s.ReportFailures = counter("gputune_report_failures_total", "Looks at GPUs for the reports on jobs that failed.")
+	s.ReportSeconds = counter("gputune_report_cpu_seconds_total", "Processor time of the process that samples GPUs, in seconds.")
 	for _, kind := range []string{"cpus", "policy", "pages"} {
 		s.Drifts.WithLabelValues(kind) // there at 0, so that rates are right from the first
 	}

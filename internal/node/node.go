@@ -41,6 +41,8 @@ type Node struct {
 	// ConstrainDevices and ConstrainCores say that Slurm keeps tasks to their
 	// GPUs and cores.
 	ConstrainDevices, ConstrainCores bool
+	// Slurm is slurm.conf, as far as it could be read.
+	Slurm slurm.Conf
 	// Unread is why Slurm's own files could not be read, nil they were.
 	Unread error
 	// Log is what the administrator should know, a line each.
@@ -104,6 +106,7 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 		n.log("%v", err)
 		n.Unread = err
 	}
+	n.Slurm = conf
 	gres.Declared = conf.DeclaredGPUs(n.Name)
 	n.Sharded = slurm.Sharded(gres, conf.DeclaresShards(n.Name), n.Name, n.Machine, slurm.Devices(root))
 	n.Divided = slurm.Divided(gres, n.Name, n.Machine, slurm.Devices(root))
@@ -129,7 +132,22 @@ func (n *Node) readSlurm(root string, paths conf.Paths, process func(string) (st
 // are believed before gres indices, which count devices in an order that has to
 // be worked out. An error names the device that is not known for sure, or is a
 // part of a GPU.
-func (n *Node) GPUs(job slurm.Job) ([]int, error) {
+func (n *Node) GPUs(job slurm.Job) ([]int, error) { return n.gpus(job, false) }
+
+// Near is GPUs for what only depends on where they are: of a device that is a part
+// of a GPU it returns the GPU.
+func (n *Node) Near(job slurm.Job) ([]int, error) { return n.gpus(job, true) }
+
+// Shared returns nil where a job has this node for itself, and else why it does
+// not, or why that cannot be told, and what would work.
+func (n *Node) Shared(job slurm.Job) error {
+	if n.Unread != nil {
+		job.CPUs = 0 // how many there are, and who else may have them, is not known
+	}
+	return n.Slurm.Shared(job, n.Name, n.Machine.CPUs.Len())
+}
+
+func (n *Node) gpus(job slurm.Job, parts bool) ([]int, error) {
 	if slices.ContainsFunc(job.Visible.Devices, func(d slurm.Device) bool { return d.Kind == slurm.ByGPU }) {
 		return job.Visible.GPUs(n.Machine, n.Order)
 	}
@@ -146,7 +164,7 @@ func (n *Node) GPUs(job slurm.Job) ([]int, error) {
 			return nil, fmt.Errorf("gres index %d: not known to be any of this node's %d GPUs: do gres.conf and the devices agree?", index, len(n.Machine.GPUs))
 		case n.Doubt[index] != "":
 			return nil, fmt.Errorf("gres index %d: %s", index, n.Doubt[index])
-		case n.MIG[index] != "":
+		case n.MIG[index] != "" && !parts:
 			return nil, fmt.Errorf("gres index %d: the MIG device %s is %w", index, n.MIG[index], ErrPart)
 		case !slices.Contains(gpus, n.Order[index]):
 			gpus = append(gpus, n.Order[index])

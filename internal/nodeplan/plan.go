@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,9 @@ type Job struct {
 	GPUs    []topology.GPU    // those of the job
 	CPUs    idset.Set         // those of the job; empty: not known, which counts as all
 	Alone   bool              // the job has the node for itself
+	// WhyShared is why it does not, or why that cannot be told, and what would
+	// work; nil is no more than that.
+	WhyShared error
 	// HugepagesPercent is how much of a node's memory pools of hugepages may have.
 	HugepagesPercent int
 }
@@ -68,9 +72,24 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %v", e.Key, e.Re
 func (e *RefusedError) Unwrap() error { return e.Reason }
 
 var (
-	errShared  = errors.New("it is the whole node's, and the job does not have the node for itself")
+	errNoGPU   = errors.New("it is about the job's GPUs, and the job has none on this node")
 	errNowhere = errors.New("the NUMA node of the job's GPUs is not known")
 )
+
+// SharedError is a key that is the whole node's, for a job that does not have the
+// node for itself.
+type SharedError struct{ Why error }
+
+// Error says why it is refused, and what would work where that is known.
+func (e *SharedError) Error() string {
+	if e.Why == nil {
+		return "it is the whole node's, and the job does not have the node for itself"
+	}
+	return "it is the whole node's, and " + e.Why.Error()
+}
+
+// Unwrap returns why the node is not the job's alone.
+func (e *SharedError) Unwrap() error { return e.Why }
 
 // order is that of a profile's keys. Hugepages come first, while memory is as free
 // as it was made; an energy preference before the governor that fixes it.
@@ -83,6 +102,9 @@ type planner struct {
 	Plan
 	env *setting.Environment
 	job Job
+	// scattered are nodes whose free memory is not enough of one piece for the
+	// hugepages that are to be made.
+	scattered idset.Set
 }
 
 // New returns the plan for a profile, as conf.Config.Profile gives it. A key that
@@ -98,7 +120,7 @@ func New(ctx context.Context, env *setting.Environment, profile conf.Profile, jo
 			continue
 		}
 		if !job.Alone && want.Shared != conf.SharingAllowed {
-			return Plan{}, &RefusedError{key, errShared}
+			return Plan{}, &RefusedError{key, &SharedError{job.WhyShared}}
 		}
 		wishes, err := p.wishes(ctx, key, want.Value)
 		for i := 0; i < len(wishes) && err == nil; i++ {
@@ -107,16 +129,39 @@ func New(ctx context.Context, env *setting.Environment, profile conf.Profile, jo
 		switch {
 		case err == nil:
 			p.Wishes = append(p.Wishes, wishes...)
-		case errors.Is(err, setting.ErrUnsupported) && want.Missing != conf.MissingRefuses:
+		case lacking(err) && want.Missing != conf.MissingRefuses:
 			p.Skipped = append(p.Skipped, Skip{key, err})
 		default:
 			return Plan{}, &RefusedError{key, err}
 		}
 	}
+	p.once()
 	if err := p.actions(wants); err != nil {
 		return Plan{}, err
 	}
 	return p.Plan, nil
+}
+
+// once leaves each setting in the plan once. Two keys can want one: transparent
+// hugepages raise vm.min_free_kbytes before they are set, which a profile may have
+// among its sysctls. The larger value of that goes to the first place.
+func (p *planner) once() {
+	first := map[string]int{}
+	var wishes []setting.Wish
+	for _, w := range p.Wishes {
+		i, again := first[w.Key]
+		if !again {
+			first[w.Key] = len(wishes)
+			wishes = append(wishes, w)
+			continue
+		}
+		is, errIs := strconv.ParseUint(wishes[i].Value, 10, 63)
+		also, errAlso := strconv.ParseUint(w.Value, 10, 63)
+		if errIs != nil || errAlso != nil || also > is {
+			wishes[i].Value = w.Value
+		}
+	}
+	p.Wishes = wishes
 }
 
 func (p *planner) check(ctx context.Context, wish setting.Wish) (string, error) {
@@ -127,35 +172,86 @@ func (p *planner) check(ctx context.Context, wish setting.Wish) (string, error) 
 	return s.Check(ctx, wish.Value)
 }
 
+// Files of the kernel's that package action writes to.
+const (
+	dropFile    = "/proc/sys/vm/drop_caches"
+	compactFile = "/sys/devices/system/node/node%d/compact"
+)
+
+// lacking tells whether the machine, or the job, does not have what a key is about.
+func lacking(err error) bool {
+	return errors.Is(err, setting.ErrUnsupported) || errors.Is(err, errNoGPU)
+}
+
 // actions fills in what is no setting of the node.
 func (p *planner) actions(wants map[string]conf.Want) (err error) {
 	for _, key := range []string{"compact_memory", "drop_caches"} {
 		if want, is := wants[key]; is && want.Value != "off" && !p.job.Alone && want.Shared != conf.SharingAllowed {
-			return &RefusedError{key, errShared}
+			return &RefusedError{key, &SharedError{p.job.WhyShared}}
 		}
 	}
 	if wants["compact_memory"].Value == "on" {
-		for _, node := range p.job.Machine.Nodes {
-			if node.MemoryMiB > 0 {
-				p.Compact.Add(node.ID)
+		nodes := p.withMemory()
+		if p.Compact = p.canCompact(nodes); !p.Compact.Equal(nodes) {
+			if err := p.without("compact_memory", wants, &setting.MissingError{Of: "compact memory", File: fmt.Sprintf(compactFile, nodes.AndNot(p.Compact).Min())}); err != nil {
+				return err
 			}
 		}
 	}
-	if want, is := wants["hugepages"]; is && want.Value != "" {
-		p.Compact = p.Compact.Or(p.gpuNodes())
-	}
+	p.Compact = p.Compact.Or(p.canCompact(p.scattered)) // it helps; without it the kernel is asked all the same
 	if want, is := wants["drop_caches"]; is {
 		if p.DropCaches, err = option.ParseDropCaches(want.Value); err != nil {
 			return &RefusedError{"drop_caches", err}
 		}
+		if _, err := os.Stat(p.env.Path(dropFile)); err != nil {
+			p.DropCaches = ""
+			if err := p.without("drop_caches", wants, &setting.MissingError{Of: "drop caches", File: dropFile}); err != nil {
+				return err
+			}
+		}
 	}
 	if want, is := wants["gpu_clocks"]; is {
-		if p.GPUClocks, err = option.ParseClocks(want.Value); err != nil {
+		switch p.GPUClocks, err = option.ParseClocks(want.Value); {
+		case err != nil:
 			return &RefusedError{"gpu_clocks", err}
+		case len(p.job.GPUs) == 0:
+			p.GPUClocks = option.Clocks{}
+			if err := p.without("gpu_clocks", wants, errNoGPU); err != nil {
+				return err
+			}
 		}
 	}
 	p.NoSwap = wants["swap"].Value == "off"
 	return nil
+}
+
+// without skips a key, or refuses it where the profile says so.
+func (p *planner) without(key string, wants map[string]conf.Want, reason error) error {
+	if wants[key].Missing == conf.MissingRefuses {
+		return &RefusedError{key, reason}
+	}
+	p.Skipped = append(p.Skipped, Skip{key, reason})
+	return nil
+}
+
+// withMemory returns the NUMA nodes that have memory.
+func (p *planner) withMemory() (nodes idset.Set) {
+	for _, node := range p.job.Machine.Nodes {
+		if node.MemoryMiB > 0 {
+			nodes.Add(node.ID)
+		}
+	}
+	return nodes
+}
+
+// canCompact returns those of the nodes whose memory the kernel can compact.
+func (p *planner) canCompact(nodes idset.Set) (can idset.Set) {
+	for node := range nodes.All() {
+		if _, err := os.Stat(p.env.Path(fmt.Sprintf(compactFile, node))); err == nil {
+			can.Add(node)
+		}
+	}
+	return can
 }
 
 // gpuNodes returns the local nodes of the job's GPUs.
@@ -195,6 +291,9 @@ func (p *planner) wishes(ctx context.Context, key, value string) ([]setting.Wish
 	case "idle_latency":
 		return p.idle(value), nil
 	case "irqs":
+		if len(p.job.GPUs) == 0 {
+			return nil, errNoGPU
+		}
 		return p.interrupts()
 	default:
 		return []setting.Wish{setting.Sysctl(strings.TrimPrefix(key, "sysctl."), value)}, nil
@@ -232,7 +331,10 @@ func (p *planner) hugepages(ctx context.Context, value string) ([]setting.Wish, 
 		return nil, err
 	}
 	nodes := p.gpuNodes()
-	if nodes.Empty() {
+	switch {
+	case len(p.job.GPUs) == 0:
+		return nil, errNoGPU
+	case nodes.Empty():
 		return nil, errNowhere
 	}
 	var wishes []setting.Wish
@@ -252,12 +354,28 @@ func (p *planner) hugepages(ctx context.Context, value string) ([]setting.Wish, 
 			if err != nil {
 				return nil, err
 			}
-			grows = grows || present != wish.Value
+			if present != wish.Value {
+				grows = true
+				more := count
+				if is, err := strconv.ParseUint(present, 10, 63); err == nil {
+					more -= min(is, count)
+				}
+				if setting.FreeBlocks(p.env, node, pool.KiB) < more {
+					p.scattered.Add(node)
+				}
+			}
 			mib += count * pool.KiB >> 10
 			wishes = append(wishes, wish)
 		}
 		if most := p.memory(node) * uint64(p.job.HugepagesPercent) / 100; grows && mib > most {
-			return nil, fmt.Errorf("node %d: %s: pools of %d MiB: the site allows %d %% of the node's memory, %d MiB", node, value, mib, p.job.HugepagesPercent, most)
+			near := ""
+			if used := mib - pools[0].Count*pools[0].KiB>>10; len(pools) == 1 && (most-min(used, most))<<10 >= pools[0].KiB {
+				near = option.HugepagesString([]option.Hugepages{{KiB: pools[0].KiB, Count: (most - used) << 10 / pools[0].KiB}})
+			}
+			return nil, &setting.ValueError{
+				Of: fmt.Sprintf("node %d", node), Value: fmt.Sprintf("%s: pools of %d MiB", value, mib), Nearest: near,
+				Accepts: fmt.Sprintf("the site allows %d %% of the node's memory, %d MiB", p.job.HugepagesPercent, most),
+			}
 		}
 	}
 	return wishes, nil

@@ -25,7 +25,7 @@ func node(t *testing.T, cpufreq bool) (*setting.Environment, Job) {
 		"proc/sys/vm/dirty_background_bytes": "0", "proc/sys/vm/zone_reclaim_mode": "0", "proc/sys/kernel/numa_balancing": "1",
 		"proc/sys/vm/min_free_kbytes": "67584", "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
 		"sys/kernel/mm/transparent_hugepage/hpage_pmd_size": "2097152", "proc/zoneinfo": "Node 0, zone   Normal\n        managed  1000000\n",
-		"sys/devices/system/cpu/online": "0-7",
+		"sys/devices/system/cpu/online": "0-7", "proc/sys/vm/drop_caches": "0",
 	}
 	for i, pci := range []string{"0000:21:00.0", "0000:41:00.0", "0000:22:00.0", "0000:42:00.0"} {
 		files[fmt.Sprintf("sys/bus/pci/devices/%s/msi_irqs/%d", pci, 30+i)] = "msix"
@@ -37,6 +37,7 @@ func node(t *testing.T, cpufreq bool) (*setting.Environment, Job) {
 	for n := range 2 {
 		folder := fmt.Sprintf("sys/devices/system/node/node%d/", n)
 		files[folder+"meminfo"] = fmt.Sprintf("Node %d MemTotal: 4194304 kB\nNode %[1]d MemFree: 4000000 kB\nNode %[1]d Active(file): 0 kB\nNode %[1]d Inactive(file): 0 kB\nNode %[1]d SReclaimable: 0 kB", n)
+		files[folder+"compact"] = ""
 		files[folder+"hugepages/hugepages-2048kB/nr_hugepages"] = "4"
 		files[folder+"hugepages/hugepages-2048kB/free_hugepages"] = "1"
 	}
@@ -169,7 +170,7 @@ func TestRefused(t *testing.T) {
 func TestSharedNode(t *testing.T) {
 	ctx := context.Background()
 	for text, want := range map[string]string{
-		"thp = \"always\"": "thp: it is the whole node's, and the job does not have the node for itself",
+		"thp = \"always\"": "thp: it is the whole node's, and the reason",
 		"thp = { value = \"always\", shared = \"allow\" }":           "",
 		"drop_caches = \"page\"":                                     "drop_caches: it is the whole node's",
 		"drop_caches = { value = \"page\", shared = \"allow\" }":     "",
@@ -178,7 +179,7 @@ func TestSharedNode(t *testing.T) {
 		"gpu_clocks = \"high\"\nswap = \"off\"\ngovernor = \"keep\"": "",
 	} {
 		env, job := node(t, false)
-		job.Alone = false
+		job.Alone, job.WhyShared = false, errors.New("the reason")
 		_, err := New(ctx, env, profile(t, "[profile.x]\n"+text+"\n"), job)
 		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %v", text, err)
@@ -193,6 +194,18 @@ func TestHugepages(t *testing.T) {
 	plan, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \"2M:100\"\n"), job)
 	if got := wishes(plan); err != nil || got != "hugepages/node1/2048kB=103" || plan.Compact.String() != "1" {
 		t.Errorf("%s, %v, compact %s", got, err, plan.Compact)
+	}
+	// Where the free memory is in pieces of that size already, nothing is compacted.
+	blocks := []byte("Node 1, zone   Normal" + strings.Repeat(" 0", 9) + " 50 25\n")
+	if err := os.WriteFile(env.Path("/proc/buddyinfo"), blocks, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if page := os.Getpagesize(); page == 4096 {
+		for value, want := range map[string]string{"2M:101": "", "2M:102": "1", "2M:1": ""} {
+			if plan, err := New(ctx, env, profile(t, "[profile.x]\nhugepages = \""+value+"\"\n"), job); err != nil || plan.Compact.String() != want {
+				t.Errorf("%s: %v, compact %q, want %q", value, err, plan.Compact, want)
+			}
+		}
 	}
 	// A pool that the site has made larger than it lets jobs make it.
 	job.HugepagesPercent = 0
@@ -224,5 +237,70 @@ func TestUnknownCPUs(t *testing.T) {
 		"cpuidle/cpu5/latency=n/a cpuidle/cpu6/latency=n/a cpuidle/cpu7/latency=n/a irq/0000:41:00.0/31/affinity=4-7 irq/0000:42:00.0/33/affinity=4-7"
 	if got := wishes(plan); err != nil || got != want {
 		t.Errorf("%v\ngot  %s\nwant %s", err, got, want)
+	}
+}
+
+// What is about GPUs is left out of the plan for a job that has none, or refused.
+func TestNoGPU(t *testing.T) {
+	ctx := context.Background()
+	env, job := node(t, false)
+	job.GPUs = nil
+	const keys = "hugepages = \"2M:1\"\nirqs = \"local\"\ngpu_clocks = \"high\"\n[profile.x.sysctl]\n\"vm.swappiness\" = 1\n"
+	plan, err := New(ctx, env, profile(t, "[profile.x]\n"+keys), job)
+	var skipped []string
+	for _, s := range plan.Skipped {
+		skipped = append(skipped, s.Key)
+		if !errors.Is(s.Reason, errNoGPU) {
+			t.Errorf("%s: %v", s.Key, s.Reason)
+		}
+	}
+	if err != nil || wishes(plan) != "sysctl/vm.swappiness=1" || strings.Join(skipped, " ") != "hugepages irqs gpu_clocks" || !plan.Compact.Empty() || plan.GPUClocks.String() != "" {
+		t.Errorf("%+v, %v", plan, err)
+	}
+	for _, key := range []string{"hugepages = \"2M:1\"", "irqs = \"local\"", "gpu_clocks = \"high\""} {
+		refused := (*RefusedError)(nil)
+		if _, err := New(ctx, env, profile(t, "[profile.x]\nmissing = \"refuse\"\n"+key+"\n"), job); !errors.As(err, &refused) || !errors.Is(err, errNoGPU) || !strings.HasPrefix(key, refused.Key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// A kernel that cannot drop caches or compact memory.
+func TestNoActions(t *testing.T) {
+	ctx := context.Background()
+	env, job := node(t, false)
+	for _, file := range []string{"/proc/sys/vm/drop_caches", "/sys/devices/system/node/node1/compact"} {
+		if err := os.Remove(env.Path(file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan, err := New(ctx, env, profile(t, "[profile.x]\ndrop_caches = \"all\"\ncompact_memory = \"on\"\nhugepages = \"2M:7\"\n"), job)
+	if err != nil || plan.DropCaches != "" || plan.Compact.String() != "0" || len(plan.Skipped) != 2 || len(plan.Wishes) != 1 {
+		t.Errorf("%+v, %v", plan, err)
+	}
+	for _, key := range []string{"drop_caches = \"all\"", "compact_memory = \"on\""} {
+		if _, err := New(ctx, env, profile(t, "[profile.x]\nmissing = \"refuse\"\n"+key+"\n"), job); !errors.As(err, new(*RefusedError)) || !errors.Is(err, setting.ErrUnsupported) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// Two keys for one setting of the kernel's: the larger reserve, before what raises it.
+func TestReserveTwice(t *testing.T) {
+	ctx := context.Background()
+	for reserve, want := range map[string]string{
+		"50000": "sysctl/vm.min_free_kbytes=67584 thp/enabled=always", "90000": "sysctl/vm.min_free_kbytes=90000 thp/enabled=always",
+	} {
+		env, job := node(t, false)
+		if err := os.WriteFile(env.Path("/proc/sys/vm/min_free_kbytes"), []byte("3000\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(env.Path("/proc/zoneinfo"), []byte(strings.Repeat("Node 0, zone   Normal\n        managed  100000000\n", 3)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		plan, err := New(ctx, env, profile(t, "[node]\nsysctls = [\"vm.min_free_kbytes\"]\n[profile.training.sysctl]\n[profile.inference.sysctl]\n[profile.benchmark]\n[profile.x]\nthp = \"always\"\n[profile.x.sysctl]\n\"vm.min_free_kbytes\" = "+reserve+"\n"), job)
+		if got := wishes(plan); err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", reserve, got, err, want)
+		}
 	}
 }

@@ -91,6 +91,11 @@ func (d *device) throttle() ([]string, error) {
 	if has, err := d.supported("throttle reasons", ret); !has {
 		return nil, err
 	}
+	return reasonWords(bits), nil
+}
+
+// reasonWords turns a mask of throttle reasons into words.
+func reasonWords(bits uint64) []string {
 	words := []string{}
 	for _, reason := range throttleReasons {
 		if bits&reason.bit != 0 {
@@ -101,5 +106,5 @@ func (d *device) throttle() ([]string, error) {
 	if bits != 0 {
 		words = append(words, fmt.Sprintf("%#x", bits))
 	}
-	return words, nil
+	return words
 }

@@ -41,6 +41,7 @@ type Bind struct {
 	Policy  placement.Policy
 	Enforce Enforce
 	Strict  bool
+	Follow  bool // workers are bound by the GPUs that they use
 	Report  Report
 }
 
@@ -51,7 +52,7 @@ func DefaultBind() Bind {
 
 // BindForms lists the accepted items, for messages.
 const BindForms = "on, off, cpus=node|exclusive|core-complex|socket|none, mem=prefer|bind|interleave|none, " +
-	"smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, strict, verbose, quiet"
+	"smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, follow, strict, verbose, quiet"
 
 // ParseBind reads the value of --gpu-numa-bind, a comma-separated list of items,
 // over the given defaults. The empty value, and "(null)" as Slurm writes an
@@ -89,6 +90,9 @@ func (b *Bind) set(item string) (kind string, err error) {
 		return "on", nil
 	case "strict":
 		b.Strict = true
+		return item, nil
+	case "follow":
+		b.Follow = true
 		return item, nil
 	case "verbose":
 		b.Report = ReportVerbose
@@ -141,6 +145,9 @@ func (b Bind) String() string {
 	}
 	items = append(items, "cpus="+string(b.Policy.CPUs), "mem="+string(b.Policy.Mem), "smt="+string(b.Policy.SMT),
 		"gpus="+string(b.Policy.GPUs), "enforce="+string(b.Enforce))
+	if b.Follow {
+		items = append(items, "follow")
+	}
 	if b.Strict {
 		items = append(items, "strict")
 	}

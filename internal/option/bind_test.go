@@ -24,6 +24,8 @@ func TestParseBind(t *testing.T) {
 		"cpus=core-complex":    "on,cpus=core-complex,mem=bind,smt=all,gpus=auto,enforce=cgroup",
 		"mem=interleave,on":    "on,cpus=node,mem=interleave,smt=all,gpus=auto,enforce=cgroup",
 		"cpus=none,mem=prefer": "on,cpus=none,mem=prefer,smt=all,gpus=auto,enforce=cgroup",
+		"follow":               "on,cpus=node,mem=bind,smt=all,gpus=auto,enforce=cgroup,follow",
+		"strict,follow,quiet":  "on,cpus=node,mem=bind,smt=all,gpus=auto,enforce=cgroup,follow,strict,quiet",
 		"cpus=socket,gpus=all": "on,cpus=socket,mem=bind,smt=all,gpus=all,enforce=cgroup",
 	} {
 		got, err := ParseBind(value, site)
@@ -48,6 +50,7 @@ func TestParseBindRefuses(t *testing.T) {
 		"on,off":                         `items "on" and "off" contradict each other`,
 		"cpus=node,cpus=socket":          `items "cpus=node" and "cpus=socket" contradict each other`,
 		"verbose,quiet":                  `contradict`,
+		"follow=1":                       `item "follow=1": not known`,
 		"strict=yes":                     `item "strict=yes": not known`,
 		"cpu=node":                       `item "cpu=node": not known: want on, off, cpus=`,
 		"x\x00\n\x1b[31m":                `item "x\x00\n\x1b[31m": not known`,
@@ -61,7 +64,7 @@ func TestParseBindRefuses(t *testing.T) {
 }
 
 func FuzzParseBind(f *testing.F) {
-	for _, seed := range []string{"", "on", "off", "cpus=exclusive,mem=bind,strict", "cpus=,", "$(id)", "../../x", "a=b=c"} {
+	for _, seed := range []string{"", "on", "off", "cpus=exclusive,mem=bind,strict", "follow", "cpus=,", "$(id)", "../../x", "a=b=c"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, value string) {

@@ -22,11 +22,18 @@ type JobOption struct {
 // carried out.
 func JobOptions() []JobOption {
 	return []JobOption{
-		{MIGName, MIGForms, check(ParseMIG)}, // first: it can take the others' settings with it
+		// Hugepages while memory is as free as it will be, and what was asked for by
+		// name before the profile that it stands in.
+		{HugepagesName, HugepagesForms, check(ParseHugepages)},
+		{THPName, THPForms, check(ParseTHP)},
+		{DropCachesName, DropCachesForms, check(ParseDropCaches)},
+		{MIGName, MIGForms, check(ParseMIG)}, // it can take the GPUs' settings with it
+		{NodeProfileName, NodeProfileForms, check(ParseNodeProfile)},
 		{ClocksName, ClocksForms, check(ParseClocks)},
 		{PowerName, PowerForms, check(ParsePower)},
 		{ComputeModeName, ComputeModeForms, check(ParseComputeMode)},
 		{MPSName, MPSForms, check(ParseMPS)},
+		{MemlockName, MemlockForms, check(ParseMemlock)},
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 func TestJobOptions(t *testing.T) {
 	want := map[string]string{
 		"gpu-clocks": "SPANK_GPUTUNE_GPU_CLOCKS", "gpu-power": "SPANK_GPUTUNE_GPU_POWER",
-		"gpu-compute-mode": "SPANK_GPUTUNE_GPU_COMPUTE_MODE", "gpu-mps": "SPANK_GPUTUNE_GPU_MPS", "gpu-mig": "SPANK_GPUTUNE_GPU_MIG",
+		"gpu-compute-mode": "SPANK_GPUTUNE_GPU_COMPUTE_MODE", "gpu-mps": "SPANK_GPUTUNE_GPU_MPS", "gpu-memlock": "SPANK_GPUTUNE_GPU_MEMLOCK", "gpu-mig": "SPANK_GPUTUNE_GPU_MIG",
+		"node-profile": "SPANK_GPUTUNE_NODE_PROFILE", "thp": "SPANK_GPUTUNE_THP", "hugepages": "SPANK_GPUTUNE_HUGEPAGES",
+		"drop-caches": "SPANK_GPUTUNE_DROP_CACHES",
 	}
 	for _, o := range JobOptions() {
 		name, ours := JobOptionName(o.Variable())
@@ -90,12 +92,12 @@ func TestParseComputeMode(t *testing.T) {
 // What is accepted is the same value when it is written out again, and made of
 // nothing but letters, digits and the grammar's own signs.
 func FuzzJobOptions(f *testing.F) {
-	for _, value := range []string{"1200", "345-1980,memory=high", "memory=low", "max", "default", "exclusive", "auto,mem=4G", "1g.18gb+me:1+3g.71gb", "", "(null)", "1-", "../", "$(x)", "\x00"} {
+	for _, value := range []string{"1200", "345-1980,memory=high", "memory=low", "max", "default", "exclusive", "auto,mem=4G", "1g.18gb+me:1+3g.71gb", "2M:512,64K:8", "my_profile", "madvise", "slab", "", "(null)", "1-", "../", "$(x)", "\x00"} {
 		f.Add(value)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		bare := value == "(null)" // as Slurm writes it
-		plain := strings.Trim(value, "abcdefghijklmnopqrstuvwxyz0123456789,-=MGT.:+") == "" || bare
+		plain := strings.Trim(value, "abcdefghijklmnopqrstuvwxyz0123456789,-=MGTK.:+_") == "" || bare
 		for _, o := range JobOptions() {
 			if err := o.Check(value); err == nil && (!plain || len(value) > MaxLength) {
 				t.Errorf("--%s=%q is accepted", o.Name, value)

@@ -62,3 +62,35 @@ func TestInterrupts(t *testing.T) {
 		}
 	}
 }
+
+// So many interrupts that the vectors of the cores left would not do go to the node.
+func TestManyInterrupts(t *testing.T) {
+	machine := &topology.Machine{
+		CPUs: idset.Range(0, 3), Nodes: []topology.Node{{ID: 0, CPUs: idset.Range(0, 3)}},
+		Cores: []topology.Core{{CPUs: idset.Of(0, 1)}, {CPUs: idset.Of(2, 3)}},
+	}
+	for _, c := range []struct {
+		number    int
+		job, want string
+	}{
+		{200, "0-1", "2-3"},
+		{201, "0-1", "0-3"},
+		{100, "0-2", "3"},
+		{101, "0-2", "0-3"},
+		{100, "0,2", "1"},
+		{401, "", "0-3"},
+	} {
+		var list []placement.Interrupt
+		for irq := range c.number {
+			list = append(list, placement.Interrupt{PCI: "0000:21:00.0", IRQ: irq, Nodes: idset.Of(0)})
+		}
+		var job idset.Set
+		if c.job != "" {
+			job = idset.MustParse(c.job)
+		}
+		places := placement.Interrupts(machine, list, job)
+		if got := places[0].CPUs.String(); got != c.want || len(places) != c.number {
+			t.Errorf("%d interrupts, job on %q: the first of %d on %s, want %s", c.number, c.job, len(places), got, c.want)
+		}
+	}
+}

@@ -100,8 +100,10 @@ func (p Program) Main(arguments []string) (status int) {
 	if err := os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
 		return p.Broken
 	}
-	h := Host(&named{name: p.Name, to: os.Stderr})
+	output := &named{name: p.Name, to: os.Stderr}
+	h := Host(output)
 	h.Load(*config)
+	output.journal = newJournal(string(h.Site.Paths.Journal), p.Name, os.Getenv("SLURM_JOB_ID"))
 	limit := cmp.Or(*within, p.Deadline(h.Site))
 	broken := p.Broken
 	if *role != "" {
@@ -122,6 +124,9 @@ func (p Program) Main(arguments []string) (status int) {
 	case p.Quick(h):
 		err = p.work(h, limit, p.Work)
 	default:
+		if conf.Absent(*config) {
+			fmt.Fprintf(h.Output, "%s is not there: the defaults are used\n", conf.File)
+		}
 		begin := time.Now()
 		err = p.supervise(h, *config, limit)
 		if noted := h.Finish(strings.TrimPrefix(p.Name, "gputune-"), time.Since(begin), err != nil); noted != nil {
@@ -268,13 +273,17 @@ func (g *gate) close() {
 
 // named puts the program's name before each line.
 type named struct {
-	name string
-	to   io.Writer
+	name    string
+	to      io.Writer
+	journal *journal // nil: none
 }
 
 // Write implements io.Writer. What it gets is whole lines.
 func (n *named) Write(text []byte) (int, error) {
 	for line := range bytes.Lines(text) {
+		if n.journal != nil {
+			n.journal.send(strings.TrimSuffix(string(line), "\n"))
+		}
 		if _, err := fmt.Fprintf(n.to, "%s: %s", n.name, line); err != nil {
 			return 0, err
 		}

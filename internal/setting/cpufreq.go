@@ -44,6 +44,9 @@ func FrequencyPolicies(env *Environment, cpus idset.Set) ([]string, error) {
 		}
 		// The list has blanks between the CPUs.
 		list, err := f.readFile(cpufreqFolder + "/" + entry.Name() + "/affected_cpus")
+		if errors.Is(err, ErrInUse) {
+			continue // EBUSY: all of its CPUs are offline, as second threads with SMT off
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -23,11 +23,14 @@ func init() {
 
 // energyPreference is a policy's energy_performance_preference, which intel_pstate
 // and amd-pstate have. Documentation/admin-guide/pm/intel_pstate.rst and
-// amd-pstate.rst. It reads as a word, or as the number that was written.
+// amd-pstate.rst. It reads as a word, or as the number that was written; a number
+// that is a word's reads as that word.
 type energyPreference struct{ kernelFile }
 
 // Traits implements Setting.
-func (energyPreference) Traits() Traits { return Traits{Needs: WholeNode, Lifetime: UntilReboot} }
+func (energyPreference) Traits() Traits {
+	return Traits{Needs: WholeNode, Lifetime: WhileThere, Loose: true}
+}
 
 // Check implements Setting.
 func (s energyPreference) Check(_ context.Context, value string) (string, error) {
@@ -46,12 +49,15 @@ func (s energyPreference) Check(_ context.Context, value string) (string, error)
 }
 
 // Read implements Setting.
-func (s energyPreference) Read(context.Context) (string, error) { return s.read() }
+func (s energyPreference) Read(context.Context) (string, error) { return s.readOfPart() }
 
 // Write implements Setting.
 func (s energyPreference) Write(ctx context.Context, value string) error {
 	if err := s.write(value); err != nil {
 		return err
+	}
+	if _, err := strconv.ParseUint(value, 10, 8); err == nil {
+		return nil
 	}
 	return readBack(ctx, s, s.of, value)
 }

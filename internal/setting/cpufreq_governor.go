@@ -28,7 +28,7 @@ func init() {
 type governor struct{ kernelFile }
 
 // Traits implements Setting.
-func (governor) Traits() Traits { return Traits{Needs: WholeNode, Lifetime: UntilReboot} }
+func (governor) Traits() Traits { return Traits{Needs: WholeNode, Lifetime: WhileThere} }
 
 // Check implements Setting.
 func (s governor) Check(_ context.Context, value string) (string, error) {
@@ -43,7 +43,7 @@ func (s governor) Check(_ context.Context, value string) (string, error) {
 }
 
 // Read implements Setting.
-func (s governor) Read(context.Context) (string, error) { return s.read() }
+func (s governor) Read(context.Context) (string, error) { return s.readOfPart() }
 
 // Write implements Setting.
 func (s governor) Write(ctx context.Context, value string) error {

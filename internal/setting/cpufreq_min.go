@@ -27,7 +27,7 @@ type minFrequency struct{ kernelFile }
 
 // Traits implements Setting.
 func (minFrequency) Traits() Traits {
-	return Traits{Needs: WholeNode, Lifetime: UntilReboot, Loose: true}
+	return Traits{Needs: WholeNode, Lifetime: WhileThere, Loose: true}
 }
 
 // Check implements Setting. "max" is the highest that the policy allows now.
@@ -67,7 +67,7 @@ func (s minFrequency) khz(file string) (uint64, error) {
 }
 
 // Read implements Setting.
-func (s minFrequency) Read(context.Context) (string, error) { return s.read() }
+func (s minFrequency) Read(context.Context) (string, error) { return s.readOfPart() }
 
 // Write implements Setting.
 func (s minFrequency) Write(_ context.Context, value string) error { return s.write(value) }

@@ -43,7 +43,7 @@ func init() {
 type idleLatency struct{ kernelFile }
 
 // Traits implements Setting.
-func (idleLatency) Traits() Traits { return Traits{Needs: WholeNode, Lifetime: UntilReboot} }
+func (idleLatency) Traits() Traits { return Traits{Needs: WholeNode, Lifetime: WhileThere} }
 
 // Check implements Setting.
 func (s idleLatency) Check(_ context.Context, value string) (string, error) {
@@ -61,7 +61,7 @@ func (s idleLatency) Check(_ context.Context, value string) (string, error) {
 }
 
 // Read implements Setting.
-func (s idleLatency) Read(context.Context) (string, error) { return s.read() }
+func (s idleLatency) Read(context.Context) (string, error) { return s.readOfPart() }
 
 // Write implements Setting.
 func (s idleLatency) Write(ctx context.Context, value string) error {

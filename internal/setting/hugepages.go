@@ -189,8 +189,9 @@ func HugepagesKey(node int, size uint64) string {
 }
 
 // Hugepages returns what to set so that a job finds count free hugepages of a
-// size in KiB on a node: those in use are added, and a pool that is larger stays
-// as it is. Asked again before the job uses some, the answer is the same.
+// size in KiB on a node: those in use are added, and those that programs were
+// promised and have not touched yet; a pool that is larger stays as it is. Asked
+// again before the job uses some, the answer is the same.
 func Hugepages(env *Environment, node int, size, count uint64) (Wish, error) {
 	s := newHugepages(env, HugepagesKey(node, size), node, size)
 	total, err := s.number("nr_hugepages")
@@ -201,8 +202,29 @@ func Hugepages(env *Environment, node int, size, count uint64) (Wish, error) {
 	if err != nil {
 		return Wish{}, err
 	}
-	need := total - min(free, total) + count
+	promised, err := s.promised()
+	if err != nil {
+		return Wish{}, err
+	}
+	need := total - min(free, total) + min(free, promised) + count
 	return Wish{s.key, strconv.FormatUint(max(total, need), 10)}, nil
+}
+
+// promised returns how many of the free pages belong to mappings already. The
+// kernel does not say of which node they will be.
+func (s hugepages) promised() (uint64, error) {
+	text, err := s.readFile(fmt.Sprintf("/sys/kernel/mm/hugepages/hugepages-%dkB/resv_hugepages", s.size))
+	if missing := (*MissingError)(nil); errors.As(err, &missing) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	number, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("%s: resv_hugepages: %w", s.of, err)
+	}
+	return number, nil
 }
 
 // nodeMemory reads a value of a NUMA node's meminfo, in KiB:

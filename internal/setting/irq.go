@@ -69,7 +69,7 @@ func (s irqAffinity) Check(ctx context.Context, value string) (string, error) {
 	if err != nil || cpus.Empty() {
 		return "", fail
 	}
-	online, err := s.readFile("/sys/devices/system/cpu/online")
+	online, err := s.readFile(cpusOnline)
 	if err != nil {
 		return "", err
 	}
@@ -146,13 +146,34 @@ func (s irqAffinity) Write(ctx context.Context, value string) error {
 	if errors.Is(err, ErrDenied) || errors.Is(err, unix.EIO) {
 		return fmt.Errorf("%w: %w", ErrUnmovable, err)
 	}
+	if refused := (*ValueError)(nil); errors.As(err, &refused) && s.offline(value) {
+		return fmt.Errorf("%s: CPUs %s: %w: none is online", s.of, value, ErrGone)
+	}
 	if err != nil {
 		return err
 	}
 	return readBack(ctx, s, s.of, value)
 }
 
-const pciDevices = "/sys/bus/pci/devices/"
+// offline tells whether no CPU of a list is online. An interrupt that was there
+// the kernel has moved when the last of them went.
+func (s irqAffinity) offline(list string) bool {
+	cpus, err := idset.Parse(list)
+	if err != nil {
+		return false
+	}
+	text, err := s.readFile(cpusOnline)
+	if err != nil {
+		return false
+	}
+	online, err := idset.Parse(text)
+	return err == nil && online.And(cpus).Empty()
+}
+
+const (
+	cpusOnline = "/sys/devices/system/cpu/online"
+	pciDevices = "/sys/bus/pci/devices/"
+)
 
 // Interrupts returns the numbers of the interrupts of a PCI device, in order:
 // those of its MSI and MSI-X vectors (Documentation/ABI/testing/sysfs-bus-pci,

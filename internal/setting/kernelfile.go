@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +45,20 @@ func (f kernelFile) Key() string { return f.key }
 
 // read returns the file's first line without the end of it.
 func (f kernelFile) read() (string, error) { return f.readFile(f.path) }
+
+// readOfPart is read for a file of a thing that a machine can lose while it runs,
+// as a CPU, and which the kernel sets anew when it comes again. Without its folder
+// it is ErrGone as well as a *MissingError.
+func (f kernelFile) readOfPart() (string, error) {
+	line, err := f.read()
+	if missing := (*MissingError)(nil); !errors.As(err, &missing) {
+		return line, err
+	}
+	if _, missing := os.Stat(f.env.Path(filepath.Dir(f.path))); errors.Is(missing, fs.ErrNotExist) {
+		return "", fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return "", err
+}
 
 func (f kernelFile) readFile(path string) (string, error) {
 	text, err := os.ReadFile(f.env.Path(path))

@@ -44,6 +44,9 @@ func CheckKey(key string) error {
 	return err
 }
 
+// GPUDomain is what the domains of GPUs begin with; the UUID follows.
+const GPUDomain = "gpu-"
+
 // Domain returns which part of the machine a key belongs to: "gpu-" and the
 // UUID for a GPU's, HostDomain for all others. Keys of different domains do
 // not influence each other, so each domain has a lock of its own.
@@ -52,5 +55,5 @@ func Domain(key string) string {
 	if err != nil || len(parts) < 3 || parts[0] != "gpu" {
 		return HostDomain
 	}
-	return "gpu-" + parts[1]
+	return GPUDomain + parts[1]
 }

@@ -3,8 +3,11 @@ package setting_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +35,7 @@ func makeUp(t *testing.T) *madeUp {
 	m := &madeUp{t: t, root: t.TempDir()}
 	files := map[string]string{
 		"/proc/sys/vm/swappiness": "60", "/proc/sys/vm/dirty_ratio": "20", "/proc/sys/vm/dirty_bytes": "0", "/proc/sys/vm/min_free_kbytes": "67584",
+		"/proc/sys/vm/dirty_background_ratio": "10", "/proc/sys/vm/dirty_background_bytes": "0", "/proc/sys/vm/overcommit_ratio": "50", "/proc/sys/vm/overcommit_kbytes": "0",
 		"/proc/sys/net/ipv4/ip_local_port_range":                      "32768\t60999",
 		"/proc/self/mountinfo":                                        "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
 		"/sys/devices/system/cpu/online":                              "0-7",
@@ -126,6 +130,12 @@ func TestNodeSettingsCheck(t *testing.T) {
 		{"sysctl/vm.dirty", "ratio=30", "ratio=30"},
 		{"sysctl/vm.dirty", "bytes=100", "! sysctl vm.dirty: bytes=100: want ratio=0 to ratio=100, or bytes= and two pages or more"},
 		{"sysctl/vm.dirty", "ratio=101", "! sysctl vm.dirty: ratio=101: want ratio=0"},
+		{"sysctl/vm.dirty", "kbytes=8192", "! sysctl vm.dirty: kbytes=8192: want ratio=0"},
+		{"sysctl/vm.dirty_background", "bytes=4096", "bytes=4096"},
+		{"sysctl/vm.dirty_background", "bytes=0", "! sysctl vm.dirty_background: bytes=0: want ratio=0 to ratio=100, or bytes= and 1 or more"},
+		{"sysctl/vm.overcommit", "ratio=150", "ratio=150"},
+		{"sysctl/vm.overcommit", "kbytes=1000000", "kbytes=1000000"},
+		{"sysctl/vm.overcommit", "bytes=1000000", "! sysctl vm.overcommit: bytes=1000000: want ratio=0 to ratio=2147483647, or kbytes= and 1 or more"},
 		{"thp/enabled", "always", "always"},
 		{"thp/enabled", "on", "! transparent hugepages: enabled: on: supported always, madvise, never"},
 		{"thp/defrag", "always", "! transparent hugepages: defrag: this machine has none (/sys/kernel/mm/transparent_hugepage/defrag)"},
@@ -162,7 +172,8 @@ func TestNodeSettingsCheck(t *testing.T) {
 		}
 	}
 	for _, key := range []string{
-		"sysctl/vm", "sysctl/vm..x", "sysctl/vm.dirty_ratio", "sysctl/vm.dirty_background_bytes", "sysctl/vm.x.", "hugepages/1/2048kB", "hugepages/node01/2048kB",
+		"sysctl/vm", "sysctl/vm..x", "sysctl/vm.dirty_ratio", "sysctl/vm.dirty_background_bytes", "sysctl/vm.overcommit_ratio", "sysctl/vm.overcommit_kbytes",
+		"sysctl/vm.nr_hugepages", "sysctl/vm.nr_hugepages_mempolicy", "sysctl/vm.x.", "hugepages/1/2048kB", "hugepages/node01/2048kB",
 		"hugepages/node1/2M", "cpufreq/cpu0/governor", "cpuidle/cpu-1/latency", "irq/0000:21:00.0/x/affinity", "irq/x/42/affinity/y",
 		"cgroup/system.slice/swap.max", "cgroup/:2F..:2Fx/swap.max", "cgroup/:2Fx:00/swap.max", "cgroup/:2/swap.max", "cgroup/:ZZ/swap.max",
 	} {
@@ -243,6 +254,46 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestLost: CPUs that a machine has lost, and the policies of their frequency, have
+// nothing to put back.
+func TestLost(t *testing.T) {
+	m := makeUp(t)
+	ctx := context.Background()
+	_, err := m.ledger.Apply(ctx, "7", []ledger.Change{
+		m.change("cpufreq/policy0/energy", "performance"), m.change("cpufreq/policy0/governor", "performance"), m.change("cpufreq/policy0/min", "max"),
+		m.change("cpuidle/cpu1/latency", "20"),
+	})
+	m.must(err)
+	m.must(os.RemoveAll(filepath.Join(m.root, policy+"0")))
+	m.must(os.RemoveAll(filepath.Join(m.root, "/sys/devices/system/cpu/cpu1")))
+	report, err := m.ledger.Release(ctx, "7")
+	m.must(err)
+	for _, o := range report.Outcomes {
+		if o.Action != ledger.Forgotten {
+			t.Errorf("%s: %s", o.Key, o.Action)
+		}
+	}
+	// A file that the kernel has no more, of a thing that is there, is a fault.
+	m = makeUp(t)
+	_, err = m.ledger.Apply(ctx, "7", []ledger.Change{m.change("cpuidle/cpu1/latency", "20")})
+	m.must(err)
+	m.must(os.Remove(filepath.Join(m.root, "/sys/devices/system/cpu/cpu1/power/pm_qos_resume_latency_us")))
+	if _, err := m.ledger.Release(ctx, "7"); !errors.Is(err, setting.ErrUnsupported) {
+		t.Error(err)
+	}
+}
+
+// TestEnergyNumber: the kernel shows some numbers as the words that they stand for.
+func TestEnergyNumber(t *testing.T) {
+	m := makeUp(t)
+	s, err := setting.Parse(m.env, "cpufreq/policy0/energy")
+	m.must(err)
+	if !s.Traits().Loose {
+		t.Error("what the kernel makes of 128 is not taken for what was set")
+	}
+	m.must(s.Write(context.Background(), "128"))
+}
+
 func TestFrequencyPolicies(t *testing.T) {
 	m := makeUp(t)
 	for cpus, want := range map[string]string{"0": "policy0", "3,7": "policy0 policy12", "0-7": "policy0 policy4 policy12"} {
@@ -258,6 +309,32 @@ func TestFrequencyPolicies(t *testing.T) {
 	m.must(os.RemoveAll(filepath.Join(m.root, filepath.Dir(policy))))
 	if _, err := setting.FrequencyPolicies(m.env, idset.Of(0)); !errors.As(err, &missing) || !errors.Is(err, setting.ErrUnsupported) {
 		t.Error(err)
+	}
+}
+
+// TestOfflinePolicies: a policy whose CPUs are all offline, which is there and
+// answers EBUSY, is no policy of any CPU.
+func TestOfflinePolicies(t *testing.T) {
+	const rootVariable = "SETTING_TEST_ROOT"
+	if root := os.Getenv(rootVariable); root != "" {
+		policies, err := setting.FrequencyPolicies(setting.NewEnvironment(root, nil), idset.Range(0, 7))
+		fmt.Println(policies, err)
+		return
+	}
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("no strace, by which a file answers as the kernel's do")
+	}
+	m := makeUp(t)
+	c := exec.CommandContext(t.Context(), strace, "-f", "-o", "/dev/null", "-P", filepath.Join(m.root, policy+"4/affected_cpus"),
+		"-e", "inject=read:error=EBUSY", os.Args[0], "-test.run=^TestOfflinePolicies$")
+	c.Env = append(os.Environ(), rootVariable+"="+m.root)
+	output, err := c.CombinedOutput()
+	if strings.Contains(string(output), "ptrace") {
+		t.Skipf("no program can be traced here: %s", output)
+	}
+	if err != nil || !strings.Contains(string(output), "[policy0 policy12] <nil>") {
+		t.Errorf("%v, %s", err, output)
 	}
 }
 
@@ -287,8 +364,48 @@ func TestHugepagesWish(t *testing.T) {
 			t.Errorf("%d: %v, %v", count, wish, err)
 		}
 	}
+	// Of the 7 free ones, 5 are promised to programs that have not touched them.
+	m.write("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "5\n")
+	for count, want := range map[uint64]string{2: "10", 3: "11"} {
+		if wish, err := setting.Hugepages(m.env, 1, 2048, count); wish.Value != want || err != nil {
+			t.Errorf("%d: %v, %v", count, wish, err)
+		}
+	}
+	// More than are free are another node's.
+	m.write("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "500\n")
+	if wish, err := setting.Hugepages(m.env, 1, 2048, 1); wish.Value != "11" || err != nil {
+		t.Errorf("%v, %v", wish, err)
+	}
 	if _, err := setting.Hugepages(m.env, 1, 64, 1); err == nil || !strings.HasSuffix(err.Error(), "the node has sizes 2048kB") {
 		t.Error(err)
+	}
+}
+
+// TestTHPReserve: vm.min_free_kbytes is raised first where the kernel would change
+// it for good.
+func TestTHPReserve(t *testing.T) {
+	for _, c := range []struct{ enabled, word, present, want string }{
+		{"always [madvise] never", "always", "10000", "22528"}, // 11 blocks of 2 MiB in one zone
+		{"always [madvise] never", "always", "22528", ""},
+		{"always [madvise] never", "madvise", "10000", ""},      // nothing is written
+		{"always madvise [never]", "always", "22528", "129526"}, // √(1000 GiB · 16), in KiB
+		{"[always] madvise never", "never", "129525", "129526"},
+		{"[always] madvise never", "never", "129526", ""},
+	} {
+		m := makeUp(t)
+		m.write("/sys/kernel/mm/transparent_hugepage/enabled", c.enabled+"\n")
+		m.write("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n")
+		m.write("/proc/zoneinfo", "Node 0, zone   Normal\n        managed  262144000\nNode 0, zone  Movable\n        managed  1000\n")
+		m.write("/proc/sys/vm/min_free_kbytes", c.present+"\n")
+		wishes, err := setting.THP(m.env, c.word)
+		m.must(err)
+		want := []setting.Wish{{Key: "thp/enabled", Value: c.word}}
+		if c.want != "" {
+			want = append([]setting.Wish{{Key: "sysctl/vm.min_free_kbytes", Value: c.want}}, want...)
+		}
+		if !slices.Equal(wishes, want) {
+			t.Errorf("%+v: %v, want %v", c, wishes, want)
+		}
 	}
 }
 
@@ -306,6 +423,29 @@ func TestSwapKey(t *testing.T) {
 	for _, path := range []string{"", "a", "/a/../b", "/a/", "/" + strings.Repeat("x", 250)} {
 		if key, err := setting.SwapKey(path); err == nil {
 			t.Errorf("%s: %s", path, key)
+		}
+	}
+}
+
+func TestFreeBlocks(t *testing.T) {
+	root := t.TempDir()
+	env := setting.NewEnvironment(root, nil)
+	if got := setting.FreeBlocks(env, 0, 2048); got != 0 {
+		t.Errorf("%d where nothing tells", got)
+	}
+	const text = "Node 0, zone      DMA      1      1      1      1      1      1      1      1      0      1      2 \n" +
+		"Node 0, zone   Normal    900    800    700    600    500    400    300    200    100      5      7 \n" +
+		"Node 1, zone   Normal      9      0      0      0      0      0      0      0      0      0      0 \n"
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "proc"), 0o700), os.WriteFile(filepath.Join(root, "proc/buddyinfo"), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	page := uint64(os.Getpagesize()) >> 10
+	for _, c := range []struct {
+		node       int
+		size, want uint64
+	}{{0, page << 9, 1 + 2*2 + 5 + 2*7}, {0, page << 10, 2 + 7}, {0, page << 11, 0}, {1, page << 9, 0}, {1, page, 9}, {2, page, 0}, {0, 0, 0}} {
+		if got := setting.FreeBlocks(env, c.node, c.size); got != c.want {
+			t.Errorf("node %d, %d KiB: %d, want %d", c.node, c.size, got, c.want)
 		}
 	}
 }

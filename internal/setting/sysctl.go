@@ -11,7 +11,7 @@ func init() {
 	register(kind{
 		Kind: Kind{
 			Pattern: "sysctl/*", Example: "sysctl/vm.swappiness",
-			Doc: "a value below /proc/sys by its name, vm.swappiness: numbers or one word, separated by blanks; vm.dirty and vm.dirty_background are ratio=PERCENT or bytes=BYTES",
+			Doc: "a value below /proc/sys by its name, vm.swappiness: numbers or one word, separated by blanks; vm.dirty and vm.dirty_background are ratio=PERCENT or bytes=BYTES, vm.overcommit is ratio=PERCENT or kbytes=KIB",
 		},
 		open: func(env *Environment, key string, wild []string) (Setting, error) {
 			return newSysctl(env, key, wild[0])
@@ -48,22 +48,26 @@ func newSysctl(env *Environment, key, name string) (Setting, error) {
 	if strings.Contains(name, "..") || strings.HasSuffix(name, ".") || strings.ContainsRune(name, ':') || !strings.Contains(name, ".") {
 		return nil, fmt.Errorf("%w: %s: want the name of a sysctl, as vm.swappiness", ErrUnknownKey, key)
 	}
-	if pair, _ := pairOf(name); pair != "" {
-		return nil, fmt.Errorf("%w: %s: the kernel resets it with its twin, sysctl/%s has both", ErrUnknownKey, key, pair)
+	if of, _ := pairOf(name); of != "" {
+		return nil, fmt.Errorf("%w: %s: the kernel resets it with its twin, sysctl/%s has both", ErrUnknownKey, key, of)
+	}
+	if strings.HasPrefix(name, "vm.nr_hugepages") {
+		// The kernel spreads what is written over the nodes, and takes from all of them.
+		return nil, fmt.Errorf("%w: %s: which node had how many would be lost, hugepages/nodeN/SIZEkB has them", ErrUnknownKey, key)
 	}
 	f := kernelFile{env: env, key: key, of: "sysctl " + name, path: "/proc/sys/" + strings.ReplaceAll(name, ".", "/")}
-	if isPair(name) {
-		return sysctlPair{f}, nil
+	if p, is := pairs[name]; is {
+		return sysctlPair{f, p}, nil
 	}
 	return sysctl{f, name}, nil
 }
 
 // Sysctl returns the key and value for a sysctl by the kernel's name.
 // vm.dirty_ratio and vm.dirty_bytes, of which only one counts, are one setting,
-// and so are the two of vm.dirty_background.
+// and so are the other pairs of which the kernel resets one.
 func Sysctl(name, value string) Wish {
-	if pair, form := pairOf(name); pair != "" {
-		return Wish{"sysctl/" + pair, form + "=" + value}
+	if of, form := pairOf(name); of != "" {
+		return Wish{"sysctl/" + of, form + "=" + value}
 	}
 	return Wish{"sysctl/" + name, value}
 }

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,6 +18,13 @@ type Job struct {
 	User      string // SLURM_JOB_USER, "" not known
 	Account   string // SLURM_JOB_ACCOUNT, "" no accounting
 	Partition string // SLURM_JOB_PARTITION
+
+	// CPUs is how many CPUs the job has on this node, 0 not known. Which ones they
+	// are slurmd does not tell. Source: SLURM_JOB_CPUS_PER_NODE.
+	CPUs int
+	// Oversubscribe and Exclusive are SLURM_JOB_OVERSUBSCRIBE (since 23.02) and
+	// SLURM_JOB_EXCLUSIVE (since 26.05), "" not set: see Conf.Shared.
+	Oversubscribe, Exclusive string
 
 	// GPUs are the gres indices of the GPUs that the job has on this node, see
 	// GPUOrder; empty without GPUs. Source: SLURM_JOB_GPUS, which slurmd sets
@@ -46,8 +54,10 @@ func ReadJob(getenv func(string) (string, bool)) (Job, error) {
 	}
 	job := Job{
 		ID: id, User: text("SLURM_JOB_USER"), Account: text("SLURM_JOB_ACCOUNT"),
-		Partition: text("SLURM_JOB_PARTITION"),
+		Partition: text("SLURM_JOB_PARTITION"), Oversubscribe: text("SLURM_JOB_OVERSUBSCRIBE"), Exclusive: text("SLURM_JOB_EXCLUSIVE"),
 	}
+	node, _ := NodeName(getenv)
+	job.CPUs = cpusHere(text("SLURM_JOB_CPUS_PER_NODE"), cmp.Or(text("SLURM_JOB_NODELIST"), text("SLURM_NODELIST")), node)
 	for name, target := range map[string]*uint32{"SLURM_JOB_UID": &job.UID, "SLURM_JOB_GID": &job.GID} {
 		value, found := getenv(name)
 		number, err := strconv.ParseUint(value, 10, 32)

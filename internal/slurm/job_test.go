@@ -28,7 +28,7 @@ func TestReadJob(t *testing.T) {
 		"SLURMD_NODENAME=n1", "SLURM_JOB_CPUS_PER_NODE=1", "SLURM_JOB_GID=1000", "SLURM_JOB_ID=7", "SLURM_JOB_PARTITION=main",
 		"SLURM_JOB_UID=1000", "SLURM_JOB_USER=alice", "SLURM_SCRIPT_CONTEXT=prolog_slurmd",
 	}
-	base := Job{ID: "7", UID: 1000, GID: 1000, HasGID: true, User: "alice", Partition: "main"}
+	base := Job{ID: "7", UID: 1000, GID: 1000, HasGID: true, User: "alice", Partition: "main", CPUs: 1}
 	for name, c := range map[string]struct {
 		more []string
 		want func(*Job)

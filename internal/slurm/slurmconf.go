@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,13 +49,19 @@ type Conf struct {
 	// PlugStackConfig. Not set: plugstack.conf beside slurm.conf.
 	PlugStackConfig string
 
-	nodes []confNode
+	// PreemptMode. Not set: OFF.
+	PreemptMode string
+
+	nodes      []confNode
+	partitions []confPartition
+	nodeSets   []string
 }
 
 // confNode is one NodeName line, with what NodeName=DEFAULT lines before it say.
 type confNode struct {
 	names string // hostlist expression
 	gres  string
+	sizes map[string]string // of nodeSizes, those that are set
 }
 
 // DeclaredGPU is one entry "gpu[:type][:count]" of a node's Gres=.
@@ -72,17 +79,38 @@ func ReadSlurm(path string) (Conf, error) {
 
 func parseSlurm(lines []confLine) Conf {
 	var conf Conf
-	gresDefault := ""
+	var nodeDefault confNode
+	partitionDefault := confPartition{oversubscribe: "NO"}
 	for _, line := range lines {
-		if line.pairs[0].key == "nodename" {
-			node := confNode{names: line.pairs[0].value, gres: gresDefault}
+		switch line.pairs[0].key {
+		case "nodename":
+			node := confNode{names: line.pairs[0].value, gres: nodeDefault.gres, sizes: maps.Clone(nodeDefault.sizes)}
 			if gres, found := line.get("gres"); found {
 				node.gres = gres
 			}
+			for _, key := range nodeSizes {
+				if value, found := line.get(key); found {
+					if node.sizes == nil {
+						node.sizes = map[string]string{}
+					}
+					node.sizes[key] = value
+				}
+			}
 			if node.names == "DEFAULT" {
-				gresDefault = node.gres
+				nodeDefault = node
 			} else {
 				conf.nodes = append(conf.nodes, node)
+			}
+			continue
+		case "nodeset":
+			conf.nodeSets = append(conf.nodeSets, line.pairs[0].value)
+			continue
+		case "partitionname":
+			partition := readPartition(line, partitionDefault)
+			if partition.name == "DEFAULT" {
+				partitionDefault = partition
+			} else {
+				conf.partitions = append(conf.partitions, partition)
 			}
 			continue
 		}
@@ -122,6 +150,8 @@ func (c *Conf) set(pair confPair) {
 		c.PropagateResourceLimits = splitList(pair.value)
 	case "propagateresourcelimitsexcept":
 		c.PropagateResourceLimitsExcept = splitList(pair.value)
+	case "preemptmode":
+		c.PreemptMode = pair.value
 	case "plugstackconfig":
 		c.PlugStackConfig = pair.value
 	case "jobcontainertype", "namespacetype":

@@ -40,6 +40,8 @@ type Outcome struct {
 	Visible  []string
 	Warnings []string // what could not be had as asked
 	Notes    []string // what else is worth knowing
+	// Variables are the site's for this task, if its GPUs are those.
+	Variables Variables
 }
 
 // Result is what was done for the step.
@@ -47,6 +49,16 @@ type Result struct {
 	GPUs   idset.Set         // of the step
 	Shares []placement.Share // one for each GPU of the machine that the step may use
 	Tasks  []Outcome         // one for each task
+	// Cautions are what the user should know and no task fails for.
+	Cautions []string
+	// OfGPU are the variables for a task that has one GPU of the step alone, and
+	// Anywhere those for one whose GPUs are others.
+	OfGPU    []Variables
+	Anywhere Variables
+	// FollowFile is what was written down for the agent that follows the step's workers,
+	// to be removed at the step's end, "" nothing. NotFollowed is why nobody follows
+	// them though that was asked for, "" somebody does.
+	FollowFile, NotFollowed string
 }
 
 var errNoDeviceCgroup = errors.New("the task is in no cgroup in which Slurm constrains devices")
@@ -91,6 +103,12 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 	}
 	plan := placement.Plan(s.Machine, layout.Request())
 	result.Shares = plan.Shares
+	if s.Option.On && s.Option.Follow {
+		s.follow(tasks, &result)
+		if s.Option.Policy.Mem == placement.MemPrefer && preferOne() {
+			looseMemory(&plan)
+		}
+	}
 	for i := range tasks {
 		outcome := &result.Tasks[i]
 		outcome.Binding = plan.Tasks[i]
@@ -105,6 +123,8 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 		}
 		s.apply(&tasks[i], outcome)
 	}
+	s.variables(layout, &result)
+	s.lookAtMemory(s.memoryMiB, &result)
 	return result, nil
 }
 

@@ -9,10 +9,12 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/mig"
+	"gputune/internal/nic"
 	"gputune/internal/node"
 	"gputune/internal/option"
 	"gputune/internal/placement"
 	"gputune/internal/slurm"
+	"gputune/internal/template"
 	"gputune/internal/topology"
 )
 
@@ -24,6 +26,8 @@ type Request struct {
 	Given       bool              // the user gave the option; else it is the site's default
 	Environment map[string]string // variables of the step
 	Process     map[string]string // SLURM_CONF and SLURMD_NODENAME of slurmstepd itself, which no user sets
+	MemoryMiB   uint64            // that the step was given on this node, 0: not known
+	Job, Step   uint32            // Slurm's ids, for Follow of the option
 	MIG         string            // the MIG devices of the job's GPUs as mig.Handout writes them, "": they are not split
 }
 
@@ -44,7 +48,13 @@ type Step struct {
 	Log []string
 
 	root        string
+	machineRoot string
+	site        conf.Config
+	job, id     uint32
 	given       bool
+	memoryMiB   uint64
+	templates   map[string]template.Template
+	nics        []nic.Device // that can be used, none where no template needs one
 	constrained constraints
 	splits      []mig.Split // by position in Machine.GPUs; none: no GPU of the job is split
 	environment map[string]string
@@ -66,11 +76,18 @@ func (e *OptionError) Unwrap() error { return e.error }
 // its GPUs. An error means that nothing can be bound; it is an *OptionError
 // where the user's value is the reason.
 func Open(request Request) (*Step, error) {
-	s := &Step{root: request.Root, given: request.Given, environment: request.Environment}
-	config, err := conf.Load(request.Config)
-	if err != nil {
-		s.log("%v: the defaults are used", err)
+	s := &Step{
+		root: request.Root, job: request.Job, id: request.Step, given: request.Given, environment: request.Environment,
+		memoryMiB: request.MemoryMiB,
 	}
+	config, err := conf.Load(request.Config)
+	switch {
+	case err != nil:
+		s.log("%v: the defaults are used", err)
+	case conf.Absent(request.Config):
+		s.log("%s is not there: the defaults are used", conf.File)
+	}
+	s.site = config
 	if s.Option, err = option.ParseBind(request.Option, config.NUMABind.Items.Bind); err != nil {
 		return nil, &OptionError{err}
 	}
@@ -84,6 +101,12 @@ func Open(request Request) (*Step, error) {
 		return nil, err
 	}
 	s.Machine, s.Order, s.Devices = n.Machine, n.Order, n.Devices
+	s.machineRoot = string(config.Paths.Machine)
+	if s.Option.On {
+		if err := s.readTemplates(config); err != nil {
+			s.log("network devices: %v: variables that need them are not set", err)
+		}
+	}
 	s.constrained = constraints{devices: n.ConstrainDevices, cores: n.ConstrainCores}
 	s.Log = append(s.Log, n.Log...)
 	s.split(request.MIG)

@@ -36,6 +36,11 @@ type piece struct {
 // Template is the value of a variable with words in braces.
 type Template struct{ pieces []piece }
 
+// NeedsNIC tells whether a network device is in the template.
+func (t Template) NeedsNIC() bool {
+	return slices.ContainsFunc(t.pieces, func(p piece) bool { return p.word && p.text != wordNode })
+}
+
 const maxLength = 1000
 
 // Parse reads a template.

@@ -83,3 +83,12 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestNeedsNIC(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "{node}": false, "nic": false, "{{nic}}": false, "{nic}": true, "{node}:{nics}": true} {
+		parsed, err := Parse(text)
+		if err != nil || parsed.NeedsNIC() != want {
+			t.Errorf("%q: %v, %v", text, parsed.NeedsNIC(), err)
+		}
+	}
+}

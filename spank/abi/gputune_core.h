@@ -1,7 +1,7 @@
 /*
  * What the C shim (spank_gputune.so) and the Go core (libgputune.so) share: one
  * page of memory, mapped MAP_SHARED by the shim before slurmstepd forks the
- * tasks, and the core's three exported functions.
+ * tasks, and the core's four exported functions.
  *
  * The shim fills the request, the core fills the rest, the forked children read
  * it. Both sides come from one build; GPUTUNE_ABI is checked all the same, since
@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GPUTUNE_ABI 3
+#define GPUTUNE_ABI 4
 
 #define GPUTUNE_CPU_WORDS 128 /* 8192 CPUs, the kernel's largest NR_CPUS */
 #define GPUTUNE_NODE_WORDS 16 /* 1024 nodes, the kernel's largest MAX_NUMNODES */
@@ -23,6 +23,7 @@
 #define GPUTUNE_TEXT 4096
 #define GPUTUNE_OPTION 1024
 #define GPUTUNE_HANDOUT 65536 /* what mig.Handout takes */
+#define GPUTUNE_VARIABLES 8192 /* the site's, for a task */
 
 /* Values of gputune_page.state. */
 enum {
@@ -49,6 +50,7 @@ struct gputune_gpu {
 	char uuid[64];
 	char mig[GPUTUNE_MAX_MIG][64];
 	char warnings[1024]; /* of its share, a line each */
+	char variables[GPUTUNE_VARIABLES]; /* for a task that has this GPU alone */
 };
 
 /* One task of this node. */
@@ -68,6 +70,8 @@ struct gputune_task {
 	uint64_t mems[GPUTUNE_NODE_WORDS];  /* zero: the memory policy is left alone */
 	char warnings[GPUTUNE_TEXT];        /* what could not be had as asked, a line each */
 	char notes[1024];                   /* what verbose tells besides, a line each */
+	uint64_t variables_gpus;            /* the GPUs that variables are for; with others, the task takes the GPU's or the page's */
+	char variables[GPUTUNE_VARIABLES];
 };
 
 struct gputune_page {
@@ -82,7 +86,10 @@ struct gputune_page {
 	char environment[16384];   /* NAME=VALUE strings of the step, each ended by NUL */
 	uint32_t environment_size; /* bytes used of it */
 	uint32_t tasks;            /* on this node */
+	uint32_t job, step;        /* Slurm's ids */
 	uint32_t given;            /* 1: the user gave the option, 0: it is the site's default */
+	uint32_t no_swap;          /* 1: none of the job's memory is to be swapped out */
+	uint64_t memory_mib;       /* that the step was given on this node, 0: not known */
 
 	/* answer, by the core */
 	uint32_t state;
@@ -96,6 +103,14 @@ struct gputune_page {
 	uint64_t step_gpus;              /* GPUs of the step */
 	char keep_cpus[256]; /* the user's own --cpu-bind, which wins, "": none */
 	char keep_mems[256]; /* the user's own --mem-bind, which wins, "": none */
+	/* Variables that the site wants tasks to have: NAME=VALUE strings, each ended by NUL and the last one by two.
+	 * One without = is not set, because its value is not known. Here for a task whose place is not known; else in
+	 * gpu and task. */
+	char variables[GPUTUNE_VARIABLES];
+	char cautions[GPUTUNE_TEXT]; /* what the user should know and no task fails for, a line each */
+	char swap[1024];             /* why the job's memory can be swapped out all the same, "": it cannot, or no_swap is 0 */
+	char follow_file[GPUTUNE_PATH]; /* to be removed when the step ends, "": none */
+	char not_followed[512];         /* why nobody follows the workers though that was asked for, "": all is well */
 	char error[GPUTUNE_TEXT];
 	char log[GPUTUNE_TEXT]; /* for slurmd's log, a line each */
 
@@ -103,12 +118,13 @@ struct gputune_page {
 	struct gputune_task task[]; /* by local id */
 };
 
-/* The core's exports. They return 0, or -1 with page->error set; they never
+/* The core's exports. They return 0, or -1 with page->error set (limit: page->swap); they never
  * raise a signal, never leave a goroutine behind and never touch the
  * environment. Only slurmstepd's parent process may call them, never a child
  * that it forked. */
 typedef int gputune_call(struct gputune_page *page);
 
+#define GPUTUNE_CALL_LIMIT "gputune_core_limit"   /* no_swap and task[0].pid -> the job's cgroup, swap */
 #define GPUTUNE_CALL_OPEN "gputune_core_open"     /* request -> options, machine, gpu[].{fd,device,pci,…} */
 #define GPUTUNE_CALL_LOCATE "gputune_core_locate" /* task[].pid -> task[].join */
 #define GPUTUNE_CALL_BIND "gputune_core_bind"     /* task[].access -> everything, applied to the tasks */

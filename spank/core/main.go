@@ -5,7 +5,7 @@
 
 // Command core is the Go half of the plugin, built as libgputune.so. The C half
 // loads it into slurmstepd's own process, never into one that was forked from
-// it, and calls its three functions with the page that both share.
+// it, and calls its four functions with the page that both share.
 //
 // It is a guest there: it starts no goroutine that outlives a call, turns every
 // panic into an error, and sets its runtime itself. The user's environment does
@@ -51,8 +51,8 @@ var session struct {
 	tasks []step.Task
 }
 
-// guard runs f and puts an error or a panic into the page.
-func guard(p *C.struct_gputune_page, f func(*page) error) (status C.int) {
+// guard runs f and gives an error or a panic to fail.
+func guard(p *C.struct_gputune_page, fail func(*C.struct_gputune_page, error), f func(*page) error) (status C.int) {
 	defer func() {
 		if r := recover(); r != nil {
 			fail(p, fmt.Errorf("fault in gputune: %v", r))
@@ -70,6 +70,14 @@ func guard(p *C.struct_gputune_page, f func(*page) error) (status C.int) {
 	return 0
 }
 
+//export gputune_core_limit
+func gputune_core_limit(p *C.struct_gputune_page) C.int {
+	swap := func(p *C.struct_gputune_page, err error) { put(p.swap[:], err.Error()) }
+	return guard(p, swap, func(page *page) error {
+		return step.NoSwap("/", int(page.slots()[0].pid))
+	})
+}
+
 func fail(p *C.struct_gputune_page, err error) {
 	p.state = C.GPUTUNE_FAILED
 	var unaccepted *step.OptionError
@@ -81,7 +89,7 @@ func fail(p *C.struct_gputune_page, err error) {
 
 //export gputune_core_open
 func gputune_core_open(p *C.struct_gputune_page) C.int {
-	return guard(p, func(page *page) error {
+	return guard(p, fail, func(page *page) error {
 		request := page.request()
 		if bind, err := option.ParseBind(request.Option, option.DefaultBind()); err == nil && !bind.On && request.MIG == "" {
 			page.state = C.GPUTUNE_OFF
@@ -98,7 +106,7 @@ func gputune_core_open(p *C.struct_gputune_page) C.int {
 
 //export gputune_core_locate
 func gputune_core_locate(p *C.struct_gputune_page) C.int {
-	return guard(p, func(page *page) error {
+	return guard(p, fail, func(page *page) error {
 		session.tasks = make([]step.Task, len(page.slots()))
 		for i := range page.slots() {
 			session.tasks[i] = step.Task{LocalID: i, PID: int(page.slots()[i].pid)}
@@ -116,7 +124,7 @@ func gputune_core_locate(p *C.struct_gputune_page) C.int {
 
 //export gputune_core_bind
 func gputune_core_bind(p *C.struct_gputune_page) C.int {
-	return guard(p, func(page *page) error {
+	return guard(p, fail, func(page *page) error {
 		page.closeDevices()
 		for i := range session.tasks {
 			slot := &page.slots()[i]

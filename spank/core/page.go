@@ -38,7 +38,10 @@ func (p *page) request() step.Request {
 		Config:      text(p.config[:]),
 		Option:      text(p.option[:]),
 		Given:       p.given != 0,
+		Job:         uint32(p.job),
+		Step:        uint32(p.step),
 		MIG:         text(p.mig[:]),
+		MemoryMiB:   uint64(p.memory_mib),
 		Environment: environment,
 		Process: map[string]string{
 			"SLURMD_NODENAME": text(p.node[:]),
@@ -121,13 +124,36 @@ func (p *page) putLog(s *step.Step) {
 	s.Log = nil
 }
 
+// putVariables hands over a task's variables. What there is no room for is logged.
+func putVariables(s *step.Step, target []C.char, variables step.Variables) {
+	text, err := variables.Pack(len(target))
+	if err != nil {
+		s.Log = append(s.Log, strings.Split(err.Error(), "\n")...)
+	}
+	for i := range len(text) {
+		target[i] = C.char(text[i])
+	}
+}
+
 func (p *page) bound(s *step.Step, result step.Result) {
+	for i := range result.Tasks {
+		slot := &p.slots()[i]
+		slot.variables_gpus = gpuMask(result.Tasks[i].Variables.GPUs)
+		putVariables(s, slot.variables[:], result.Tasks[i].Variables)
+	}
+	for _, variables := range result.OfGPU {
+		putVariables(s, p.gpu[variables.GPUs.Min()].variables[:], variables)
+	}
+	putVariables(s, p.variables[:], result.Anywhere)
+	put(p.cautions[:], strings.Join(result.Cautions, "\n"))
 	p.putLog(s)
 	p.orders = C.uint32_t(len(s.Order))
 	for i, gpu := range s.Order {
 		p.order[i] = C.int32_t(gpu)
 	}
 	p.step_gpus = gpuMask(result.GPUs)
+	put(p.follow_file[:], result.FollowFile)
+	put(p.not_followed[:], result.NotFollowed)
 	for _, share := range result.Shares {
 		slot := &p.gpu[share.GPU]
 		putWords(slot.cpus[:], share.CPUs)

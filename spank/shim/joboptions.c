@@ -27,6 +27,15 @@ static const struct job_option {
 	{ "gpu-compute-mode", "MODE", "compute mode of the job's GPUs: shared, exclusive or prohibited", 1 },
 	{ MPS, "[ITEM,...]", "an MPS daemon of the job's own for its GPUs: PERCENT of a GPU's SMs for each program "
 			     "(auto: its even share), mem=SIZE of its memory at most; off: none, also for a step", 2 },
+	{ "node-profile", "NAME", "settings of the job's nodes that the site has under a name: training, inference, "
+				  "benchmark and others", 1 },
+	{ "thp", "WORD", "transparent hugepages on the job's nodes: always, madvise or never", 1 },
+	{ "hugepages", "SIZE:COUNT", "free hugepages on each NUMA node that has GPUs of the job, such as 2M:512; several "
+				     "sizes with commas between", 1 },
+	{ "drop-caches", "[WHAT]", "free the memory that holds files before the job begins: page (as without =), slab "
+				   "or all", 2 },
+	{ "gpu-memlock", "SIZE", "how much memory each of the job's processes may lock (pin): unlimited, inherit, or a "
+				 "number with M, G or T", 1 },
 };
 #define OPTIONS (sizeof(table) / sizeof(table[0]))
 #define NAME_SIZE 128 /* of a variable that is made of an option's name */

@@ -7,7 +7,7 @@
  *	set NAME=VALUE                      a variable of the tasks
  *	percentage PERCENT|auto             of a GPU's SMs for each task
  *	devices constrained|open            whether Slurm keeps tasks to their GPUs
- *	gpu INDEX UUID DEVICE               Slurm's number; in the order in which the daemon numbers
+ *	gpu INDEX NUMBER UUID DEVICE        Slurm's number and that of the daemon's programs, -1 not known; in Slurm's order
  *
  * A program that finds no daemon runs without one and says nothing, so the step
  * looks whether there is one, before its tasks are forked.
@@ -39,7 +39,7 @@ static struct {
 	char *text; /* as it was read */
 	const char *socket, *percentage;
 	struct {
-		unsigned long index;
+		unsigned long index, number;
 		const char *uuid, *device;
 	} gpu[GPUTUNE_MAX_GPUS];
 	uint32_t gpus;
@@ -75,18 +75,20 @@ static void forget_other(spank_t sp, const struct settings *settings)
 		forget(sp);
 }
 
-/* "INDEX UUID DEVICE" */
+/* "INDEX NUMBER UUID DEVICE" */
 static bool read_gpu(char *rest)
 {
-	char *index = strsep(&rest, " "), *uuid = strsep(&rest, " "), *end;
+	char *index = strsep(&rest, " "), *number = strsep(&rest, " "), *uuid = strsep(&rest, " "), *end, *end_of_number;
 
 	if (!uuid || !rest || mps.gpus == GPUTUNE_MAX_GPUS)
 		return false;
-	mps.gpu[mps.gpus].index = strtoul(index, &end, 10); /* -1, not known, is a number that no list has */
+	/* -1, not known, is a number that no list has */
+	mps.gpu[mps.gpus].index = strtoul(index, &end, 10);
+	mps.gpu[mps.gpus].number = strtoul(number, &end_of_number, 10);
 	mps.gpu[mps.gpus].uuid = uuid;
 	mps.gpu[mps.gpus].device = rest;
 	mps.gpus++;
-	return *end == '\0';
+	return *end == '\0' && *end_of_number == '\0';
 }
 
 static bool read_line(spank_t sp, char *line)
@@ -307,7 +309,7 @@ static int position(unsigned long number)
 }
 
 /*
- * A CUDA program counts the devices of CUDA_VISIBLE_DEVICES in the list that the
+ * A CUDA program counts the devices of CUDA_VISIBLE_DEVICES among those that the
  * daemon was started with, the job's GPUs; without a daemon, in what it can open.
  * Slurm's numbers are neither: of the whole node where devices are not
  * constrained, and where they are, of what the task may open, so that each of two
@@ -336,7 +338,7 @@ void mps_devices(spank_t sp)
 
 		if (at < 0) /* a UUID, or nothing that Slurm has written: it is for CUDA to judge */
 			return;
-		same = same && (unsigned long)at == number;
+		same = same && mps.gpu[at].number == number;
 		if (place)
 			text_add(&text, ",");
 		text_add(&text, mps.gpu[at].uuid);

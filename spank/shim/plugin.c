@@ -135,7 +135,7 @@ static struct spank_option option = {
 	.arginfo = "[ITEM,...]",
 	.usage = "bind each task to the CPUs and memory near its GPUs: on, off, "
 		 "cpus=node|exclusive|core-complex| socket|none, mem=prefer|bind|interleave|none, "
-		 "smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, strict, verbose, quiet",
+		 "smt=all|one, gpus=auto|all|local, enforce=cgroup|affinity, follow, strict, verbose, quiet",
 	.has_arg = 2,
 	.val = 0,
 	.cb = option_given,
@@ -171,8 +171,10 @@ EXPORT int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 		notice_open(sp, &settings);
 		if (!notice_fails())
 			mps_open(sp, &settings);
-		if (!notice_fails() && !mps_fails()) /* else no task of the step gets as far as its binding */
+		if (!notice_fails() && !mps_fails()) { /* else no task of the step gets as far as its binding */
+			process_open(sp, &settings);
 			step_open(sp, &settings);
+		}
 		break;
 	default:
 		break;
@@ -184,6 +186,7 @@ EXPORT int slurm_spank_task_post_fork(spank_t sp, int ac, char **av)
 {
 	(void)ac;
 	(void)av;
+	process_forked(sp);
 	step_forked(sp);
 	return ESPANK_SUCCESS;
 }
@@ -197,6 +200,7 @@ EXPORT int slurm_spank_task_init(spank_t sp, int ac, char **av)
 
 	notice_tell(sp);
 	mps_tell(sp);
+	process_begin(sp);
 	page = step_page(&lost);
 	if (page)
 		task_bind(sp, page);

@@ -10,6 +10,7 @@
  * jobfile.c     the files that the Prolog leaves for the job's steps
  * notice.c      what the Prolog has to tell the user
  * mps.c         what a step needs to reach the job's MPS daemon
+ * process.c     limits and flags of the processes of the job's tasks
  * child.c       a short-lived child of slurmstepd
  * probe.c       which GPUs a task's cgroup lets it open
  * task.c        the forked task, before it becomes the user's program
@@ -27,6 +28,7 @@
 #include "../abi/gputune_core.h"
 
 #define OPTION_NAME "gpu-numa-bind"
+#define VARIABLES_NAME "GPUTUNE_ENVIRONMENT" /* says which of a task's variables are the site's: NAME:HASH,... */
 #define START_SIZE 300 /* "gputune: NODE task N: ", with a node's name of 255 bytes */
 
 /* What plugstack.conf and the user said, kept for the life of the process. */
@@ -82,6 +84,12 @@ void mps_tell(spank_t sp); /* in the task, which it ends on failure */
 void mps_devices(spank_t sp); /* in the task: CUDA_VISIBLE_DEVICES as the daemon takes it */
 void mps_close(void);
 
+/* process.c */
+void process_open(spank_t sp, const struct settings *settings);
+bool process_no_swap(void);        /* none of the job's memory is to be swapped out */
+void process_forked(spank_t sp);   /* slurmstepd, for each task */
+void process_begin(spank_t sp);    /* in the task */
+
 /* child.c: runs async-signal-safe work in a child of slurmstepd's own, with all signals blocked, and returns its
  * result, 0 to 255; -1 with errno where it has none or was not done in time. */
 int child_run(int (*work)(void *), void *argument, int deadline_ms);
@@ -116,6 +124,7 @@ struct text text_in(char *buffer, size_t size);
 void text_add(struct text *text, const char *string);
 void text_add_number(struct text *text, uint64_t number);
 void text_add_list(struct text *text, const uint64_t *words, size_t count);
+uint64_t text_hash(const char *string);
 bool items_have(const char *items, const char *item);
 uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list, bool *understood);
 uint32_t list_length(const char *list);

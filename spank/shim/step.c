@@ -27,7 +27,7 @@ static size_t page_size;
 static pid_t stepd;
 static uint32_t forked;
 static const char *core_path;
-static gputune_call *core_open, *core_locate, *core_bind;
+static gputune_call *core_limit, *core_open, *core_locate, *core_bind;
 static struct rlimit files; /* RLIMIT_NOFILE before the core was loaded */
 static bool files_known;
 
@@ -47,10 +47,27 @@ static void copy(char *target, size_t size, const char *source)
 		text_add(&text, source);
 }
 
-static void fail(const char *why)
+static void log_swap(void)
 {
+	if (page->swap[0])
+		slurm_info("gputune: the job's swap is not limited: %s", page->swap);
+}
+
+/* What the core was needed for is not done. */
+static void fail(const char *what, const char *why)
+{
+	struct text error = text_in(page->error, sizeof(page->error));
+
+	if (page->no_swap) {
+		copy(page->swap, sizeof(page->swap), why);
+		log_swap();
+	}
+	page->no_swap = 0;
+	if (page->state != GPUTUNE_UNBOUND)
+		return;
 	page->state = GPUTUNE_FAILED;
-	copy(page->error, sizeof(page->error), why);
+	text_add(&error, what);
+	text_add(&error, why);
 }
 
 static void log_lines(void)
@@ -113,12 +130,34 @@ static bool has_gpu(spank_t sp)
 	return false;
 }
 
+/* Of "NAME:HASH,…", as a task exports it: those variables that still have the value that the outer step's task
+ * was given, and not one of the user's. */
+static void forget_environment(spank_t sp)
+{
+	static char list[GPUTUNE_VARIABLES], value[GPUTUNE_VARIABLES];
+	char *rest = list, *name;
+
+	if (spank_getenv(sp, VARIABLES_NAME, list, sizeof(list)) == ESPANK_ENV_NOEXIST)
+		return;
+	while ((name = strsep(&rest, ","))) {
+		char *hash = strchr(name, ':');
+
+		if (!hash)
+			continue;
+		*hash++ = '\0';
+		if (spank_getenv(sp, name, value, sizeof(value)) == ESPANK_SUCCESS && strtoull(hash, NULL, 10) == text_hash(value))
+			spank_unsetenv(sp, name);
+	}
+	spank_unsetenv(sp, VARIABLES_NAME);
+}
+
 /* What an outer step exported says nothing about this one. */
 static void forget_outer(spank_t sp)
 {
 	static const char *const names[] = { "GPUTUNE_GPUS", "GPUTUNE_CPUS", "GPUTUNE_MEMS", "GPUTUNE_MEM_POLICY",
 					     "GPUTUNE_LOCALITY" };
 
+	forget_environment(sp);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		spank_unsetenv(sp, names[i]);
 }
@@ -275,7 +314,7 @@ static void load_core(void)
 		text_add(&text, "the core could not be loaded: ");
 		text_add(&text, lacking ? "too few " : core_path);
 		text_add(&text, lacking ? lacking : " is not there or not a whole library");
-		fail(why);
+		fail("", why);
 		return;
 	}
 	files_known = getrlimit(RLIMIT_NOFILE, &files) == 0;
@@ -283,16 +322,17 @@ static void load_core(void)
 	if (!core) {
 		text_add(&text, "the core could not be loaded: ");
 		text_add(&text, dlerror());
-		fail(why);
+		fail("", why);
 		return;
 	}
+	core_limit = (gputune_call *)dlsym(core, GPUTUNE_CALL_LIMIT);
 	core_open = (gputune_call *)dlsym(core, GPUTUNE_CALL_OPEN);
 	core_locate = (gputune_call *)dlsym(core, GPUTUNE_CALL_LOCATE);
 	core_bind = (gputune_call *)dlsym(core, GPUTUNE_CALL_BIND);
-	if (!core_open || !core_locate || !core_bind) {
+	if (!core_limit || !core_open || !core_locate || !core_bind) {
 		text_add(&text, core_path);
 		text_add(&text, " is not this plugin's core: a function is missing");
-		fail(why);
+		fail("", why);
 		keep_files();
 	}
 }
@@ -300,7 +340,7 @@ static void load_core(void)
 void step_open(spank_t sp, const struct settings *settings)
 {
 	const char *value = settings->given ? settings->value : settings->site;
-	bool off = items_have(value, "off"), strict = !off && items_have(value, "strict");
+	bool off = items_have(value, "off"), strict = !off && items_have(value, "strict"), bind;
 	uint32_t step;
 	char *mig;
 
@@ -310,23 +350,30 @@ void step_open(spank_t sp, const struct settings *settings)
 	if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == SLURM_EXTERN_CONT)
 		return;
 	mig = mig_devices(sp, settings);
-	/* With other items beside it, the core sees whether all of them are accepted. */
-	if (strcmp(value, "off") == 0 && !mig)
-		return;
-	/* A site's default is for steps with GPUs; a user who asks is told. */
-	if (!settings->given && !has_gpu(sp)) {
+	/* With other items beside off, the core sees whether all of them are accepted. A site's default is for steps
+	 * with GPUs; a user who asks is told. */
+	bind = (mig || strcmp(value, "off") != 0) && (settings->given || has_gpu(sp));
+	if (!bind && !process_no_swap()) {
 		free(mig);
 		return;
 	}
 	if (!map_page(sp)) {
-		lost_strictly = strict;
+		lost_strictly = bind && strict;
 		free(mig);
 		return;
 	}
+	page->no_swap = process_no_swap();
+	if (!bind)
+		page->state = GPUTUNE_OFF;
+	/* 0 where Slurm does not give out memory (SelectTypeParameters without Memory) */
+	if (spank_get_item(sp, S_STEP_ALLOC_MEM, &page->memory_mib) != ESPANK_SUCCESS)
+		page->memory_mib = 0;
 	copy(page->mig, sizeof(page->mig), mig);
 	free(mig);
 	stepd = (pid_t)syscall(SYS_getpid);
 	page->given = settings->given;
+	page->step = step;
+	spank_get_item(sp, S_JOB_ID, &page->job);
 	copy(page->option, sizeof(page->option), value);
 	copy(page->config, sizeof(page->config), settings->config);
 	copy(page->slurm_conf, sizeof(page->slurm_conf), getenv("SLURM_CONF"));
@@ -337,6 +384,13 @@ void step_open(spank_t sp, const struct settings *settings)
 	page->strict = strict;
 	page->report = off || items_have(value, "quiet") ? GPUTUNE_REPORT_QUIET : GPUTUNE_REPORT_WARNINGS;
 	core_path = settings->core;
+}
+
+static void limit_job(void)
+{
+	core_limit(page);
+	keep_files();
+	log_swap();
 }
 
 static void bind_all(void)
@@ -362,7 +416,7 @@ void step_forked(spank_t sp)
 	int local;
 	pid_t pid;
 
-	if (!page || page->state != GPUTUNE_UNBOUND)
+	if (!page || (page->state != GPUTUNE_UNBOUND && !page->no_swap))
 		return;
 	if (spank_get_item(sp, S_TASK_ID, &local) != ESPANK_SUCCESS ||
 	    spank_get_item(sp, S_TASK_PID, &pid) != ESPANK_SUCCESS || local < 0 || (uint32_t)local >= page->tasks)
@@ -374,10 +428,12 @@ void step_forked(spank_t sp)
 	/* SlurmdParameters=contain_spank runs this hook in a process that only
 	 * shares slurmstepd's memory: a Go runtime does not survive there. */
 	if ((pid_t)syscall(SYS_getpid) != stepd)
-		fail("not bound: SlurmdParameters=contain_spank keeps the plugin out of slurmstepd");
+		fail("not bound: ", "SlurmdParameters=contain_spank keeps the plugin out of slurmstepd");
 	else if (forked == 1)
 		load_core();
-	if (page->state == GPUTUNE_UNBOUND && forked == page->tasks)
+	if (forked == page->tasks && page->no_swap)
+		limit_job();
+	if (forked == page->tasks && page->state == GPUTUNE_UNBOUND)
 		bind_all();
 	if (page->state == GPUTUNE_FAILED)
 		slurm_error("gputune: %s", page->error);
@@ -385,7 +441,11 @@ void step_forked(spank_t sp)
 
 void step_close(void)
 {
-	if (page)
-		munmap(page, page_size);
+	if (!page)
+		return;
+	/* At once: the agent lets go of the GPUs before the Epilog comes to them. */
+	if (page->follow_file[0] && (pid_t)syscall(SYS_getpid) == stepd)
+		unlink(page->follow_file);
+	munmap(page, page_size);
 	page = NULL;
 }

@@ -385,6 +385,60 @@ static void export(spank_t sp, const struct outcome *o)
 	spank_setenv(sp, "GPUTUNE_LOCALITY", o->locality, 1);
 }
 
+/* What the site's variables are for the GPUs that the task has. */
+static const char *variables_of(const struct outcome *o)
+{
+	if (o->gpus == o->task->variables_gpus)
+		return o->task->variables;
+	if (__builtin_popcountll(o->gpus) == 1)
+		return o->page->gpu[__builtin_ctzll(o->gpus)].variables;
+	return o->page->variables;
+}
+
+static void note_about(struct outcome *o, const char *what, const char *why)
+{
+	char buffer[1024];
+	struct text text = text_in(buffer, sizeof(buffer));
+
+	text_add(&text, what);
+	text_add(&text, why);
+	note(o, buffer);
+}
+
+/*
+ * The site's variables, but for those that the user has set. Which ones the task
+ * was given is said in one more, so that a step inside this one does not take them
+ * for the user's.
+ */
+static void set_variables(spank_t sp, struct outcome *o)
+{
+	static char given[GPUTUNE_VARIABLES];
+	struct text list = text_in(given, sizeof(given));
+	const char *next;
+
+	for (const char *at = variables_of(o); *at; at = next) {
+		char name[256], value[2];
+		struct text text = text_in(name, sizeof(name));
+		size_t length = strcspn(at, "=");
+
+		next = at + strlen(at) + 1;
+		for (size_t i = 0; i < length; i++)
+			text_add(&text, (char[]){ at[i], '\0' });
+		if (spank_getenv(sp, name, value, sizeof(value)) != ESPANK_ENV_NOEXIST) {
+			note_about(o, name, " kept: it was set");
+		} else if (!at[length]) {
+			note_about(o, name, " not set: what it needs is not known");
+		} else if (spank_setenv(sp, name, at + length + 1, 1) == ESPANK_SUCCESS) {
+			text_add(&list, list.used ? "," : "");
+			text_add(&list, name);
+			text_add(&list, ":");
+			text_add_number(&list, text_hash(at + length + 1));
+		}
+	}
+	if (list.used)
+		spank_setenv(sp, VARIABLES_NAME, given, 1);
+}
+
 static void report(const struct outcome *o)
 {
 	static char buffer[LIST_SIZE + 4 * GPUTUNE_TEXT];
@@ -393,6 +447,8 @@ static void report(const struct outcome *o)
 	if (o->page->report == GPUTUNE_REPORT_QUIET)
 		return;
 	say_of(o, "warning: ", o->warnings);
+	if (o->task == o->page->task) /* the same for all tasks: the first one says it */
+		say_of(o, "warning: ", o->page->cautions);
 	if (o->page->report != GPUTUNE_REPORT_VERBOSE)
 		return;
 	say_start(&text, o);
@@ -472,14 +528,20 @@ void task_bind(spank_t sp, struct gputune_page *page)
 		return;
 	}
 	read_plan(sp, &o, local);
+	/* The same for all tasks: one says it, unless it ends them. */
+	if (local == 0 || page->strict)
+		warn(&o, page->not_followed);
 	if (o.task->visible[0])
 		spank_setenv(sp, "CUDA_VISIBLE_DEVICES", o.task->visible, 1);
 	set_cpus(&o);
 	o.locality = judge_locality(&o);
 	set_memory(&o);
 	note(&o, o.task->notes);
+	if (page->swap[0])
+		note_about(&o, "the job's swap is not limited: ", page->swap);
 	if (page->strict && o.unmet)
 		give_up(&o, o.warnings);
 	export(sp, &o);
+	set_variables(sp, &o);
 	report(&o);
 }

@@ -64,6 +64,18 @@ void text_add_list(struct text *text, const uint64_t *words, size_t count)
 	}
 }
 
+/* FNV-1a */
+uint64_t text_hash(const char *string)
+{
+	uint64_t hash = 0xcbf29ce484222325;
+
+	while (*string) {
+		hash ^= (unsigned char)*string++;
+		hash *= 0x100000001b3;
+	}
+	return hash;
+}
+
 /* Whether item is one of the comma-separated items. */
 bool items_have(const char *items, const char *item)
 {

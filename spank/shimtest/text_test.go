@@ -5,6 +5,7 @@ package shimtest
 import (
 	"bytes"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
@@ -280,6 +281,21 @@ func TestEvenShares(t *testing.T) {
 	for i, answer := range ask(t, questions) {
 		if answer != want[i] {
 			t.Errorf("%s: %s, want %s", questions[i], answer, want[i])
+		}
+	}
+}
+
+func TestHashIsFNV(t *testing.T) {
+	texts := []string{"", "a", "=mlx5_0", "narenas:8,background_thread:true", "\u00e9", strings.Repeat("x", 1000)}
+	var questions []string
+	for _, text := range texts {
+		questions = append(questions, "hash "+text)
+	}
+	for i, answer := range ask(t, questions) {
+		h := fnv.New64a()
+		h.Write([]byte(texts[i]))
+		if answer != fmt.Sprint(h.Sum64()) {
+			t.Errorf("%.80q: %s, want %d", texts[i], answer, h.Sum64())
 		}
 	}
 }

@@ -15,6 +15,7 @@
 //	cuda 13000
 //	state fakenvml.state         where settings are
 //	faults fakenvml.faults       more faults; may be missing
+//	processes fakenvml.processes  more processes, "UUID PID BYTES [SLICE]"; may be missing
 //	log calls.log                default: none
 //	times times.log              how long the calls took, default: none
 //	gpu GPU-4b0480b4-…           starts a GPU, the following lines are its
@@ -52,11 +53,16 @@
 //	  performance_state 0
 //	  power 75000                mW
 //	  utilization 0 0            %, GPU and memory
+//	  utilization_samples 40 60  %, one every 100 ms in turn; of the memory's, all are
+//	                             utilization's; none: Not Supported
+//	  ecc_errors 0 0             corrected, uncorrected
+//	  pcie_replays 0
+//	  field 197 4096             a field's number and value; others are Not Supported
 //	  memory 150754820096        bytes
 //	  memory_used 0
 //
 // The values above are the defaults, but for uuid, pci and minor, which count
-// up, and for mig and process, of which there are none.
+// up, and for mig, process, utilization_samples and field, of which there are none.
 //
 // # Faults
 //
@@ -115,7 +121,8 @@
 //     same as the limit
 //   - what a call about a whole GPU answers for a MIG device: Not Supported;
 //     names of MIG devices; the number of places for them
-//   - PCI device and subsystem id, processes, readings of sensors
+//   - PCI device and subsystem id, processes, readings of sensors, samples of
+//     utilization, counters of errors, fields
 //   - MIG, but for the profiles of an H200, their places and what they answer
 //     with MIG mode off: ids of instances; the places, names and ids of compute
 //     instances; which errors calls give; that UUIDs and indices of MIG devices
@@ -133,9 +140,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -251,14 +260,14 @@ func (l Library) Environ() []string { return []string{"LD_LIBRARY_PATH=" + l.Fol
 // Path is where the library is.
 func (l Library) Path() string { return filepath.Join(l.Folder, "libnvidia-ml.so.1") }
 
-// Describe writes the description, takes faults and log away and makes the
+// Describe writes the description, takes faults, processes and log away and makes the
 // state as described. A description that the library does not understand is an
 // error with file, line and what is wrong.
 func (l Library) Describe(ctx context.Context, d Description) error {
 	if err := l.replace("fakenvml.conf", d.String()); err != nil {
 		return err
 	}
-	for _, name := range []string{"fakenvml.faults", d.Log} {
+	for _, name := range []string{"fakenvml.faults", "fakenvml.processes", d.Log} {
 		if name == "" {
 			continue
 		}
@@ -267,6 +276,15 @@ func (l Library) Describe(ctx context.Context, d Description) error {
 		}
 	}
 	return l.Reset(ctx)
+}
+
+// Change replaces the description alone: what is set stays, as long as the GPUs are
+// the same.
+func (l Library) Change(ctx context.Context, d Description) error {
+	if err := l.replace("fakenvml.conf", d.String()); err != nil {
+		return err
+	}
+	return l.program(ctx, "check")
 }
 
 // Reset makes the state as described, as a reboot does.
@@ -283,6 +301,18 @@ func (l Library) SetFaults(ctx context.Context, faults ...Fault) error {
 		return err
 	}
 	return l.program(ctx, "check")
+}
+
+// SetProcesses replaces the processes of GPUs, by UUID, that are not in the description;
+// each has 1 GiB. None takes them away. What was before is seen until then.
+func (l Library) SetProcesses(pids map[string][]int) error {
+	var text strings.Builder
+	for _, uuid := range slices.Sorted(maps.Keys(pids)) {
+		for _, pid := range pids[uuid] {
+			fmt.Fprintf(&text, "%s %d %d\n", uuid, pid, 1<<30)
+		}
+	}
+	return l.replace("fakenvml.processes", text.String())
 }
 
 // StateText returns the state file as it is.

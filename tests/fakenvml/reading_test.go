@@ -90,6 +90,22 @@ func TestH200(t *testing.T) {
 	}
 }
 
+// Processes come and go without a new description.
+func TestSetProcesses(t *testing.T) {
+	d := H200(2)
+	d.GPUs[0].Lines = []string{"process 7 1"}
+	l := newLibrary(t, d)
+	if err := l.SetProcesses(map[string][]int{d.GPUs[0].UUID: {17}, d.GPUs[1].UUID: {18, 17}}); err != nil {
+		t.Fatal(err)
+	}
+	check(t, l, exchange{"GetComputeRunningProcesses 0", "[{7 1 4294967295 4294967295} {17 1073741824 4294967295 4294967295}] SUCCESS"},
+		exchange{"GetComputeRunningProcesses 1", "[{18 1073741824 4294967295 4294967295} {17 1073741824 4294967295 4294967295}] SUCCESS"})
+	if err := l.SetProcesses(nil); err != nil {
+		t.Fatal(err)
+	}
+	check(t, l, exchange{"GetComputeRunningProcesses 0", "[{7 1 4294967295 4294967295}] SUCCESS"}, exchange{"GetComputeRunningProcesses 1", "[] SUCCESS"})
+}
+
 // TestOtherGPUs describes GPUs that have less, or more, than an H200.
 func TestOtherGPUs(t *testing.T) {
 	d := H200(3)

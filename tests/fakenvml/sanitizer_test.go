@@ -20,7 +20,7 @@ func TestSanitized(t *testing.T) {
 	}
 	d := H200(2)
 	d.Log = "calls.log"
-	d.GPUs[0].Lines = []string{"process 17 1", "process 18 1"}
+	d.GPUs[0].Lines = []string{"process 17 1", "process 18 1", "utilization_samples 40 60", "field 197 4096"}
 	d.GPUs[1].MIG = []string{"", "MIG-a"}
 	// Faults that change nothing but take every way through the code.
 	d.Faults = []Fault{

@@ -208,13 +208,15 @@ func TestMPSStopsUnderAClient(t *testing.T) {
 	gone(t, host, spec, processes)
 }
 
-// Daemons for all GPUs together: clients number them as the daemon does.
+// A daemon for all GPUs together: its clients number them by PCI address, whatever
+// the order of its list.
 func TestMPSOnAllGPUs(t *testing.T) {
 	program := cuda(t)
 	var gpus []string
 	for _, row := range smi(t, "uuid") {
 		gpus = append(gpus, row[0])
 	}
+	inOrder := slices.Clone(gpus) // as nvidia-smi has them
 	slices.Reverse(gpus)
 	host, spec := daemon(t, "4290000040", 0, gpus...)
 	for name, visible := range map[string]string{
@@ -230,7 +232,7 @@ func TestMPSOnAllGPUs(t *testing.T) {
 			seen = append(seen, d.uuid)
 		}
 		t.Logf("daemon has %v; CUDA_VISIBLE_DEVICES %s (%q): client sees %v", gpus, name, visible, seen)
-		want := map[string][]string{"none": gpus, "indices": gpus[:1], "its UUID": gpus[len(gpus)-1:], "all UUIDs": gpus}[name]
+		want := map[string][]string{"none": inOrder, "indices": inOrder[:1], "its UUID": gpus[len(gpus)-1:], "all UUIDs": gpus}[name]
 		if !slices.Equal(seen, want) {
 			t.Errorf("CUDA_VISIBLE_DEVICES=%s: sees %v, want %v", visible, seen, want)
 		}

@@ -184,40 +184,56 @@ func TestHugepageReserve(t *testing.T) {
 		t.Skip("min_free_kbytes cannot be changed here")
 	}
 	outer := watch(t, choicePart(t, "thp/enabled", thp+"enabled"))
-	was := chosen(text(t, thp+"enabled"))
-	word := "always"
-	if was == word {
-		word = "madvise"
+	present := chosen(text(t, thp+"enabled"))
+	for _, c := range []struct{ was, word string }{{"madvise", "always"}, {"always", "madvise"}, {"always", "never"}, {"never", "madvise"}} {
+		reserve(t, file, c.was, c.word)
 	}
-	const low = "3000"
-	lower := func() { must(t, os.WriteFile(file, []byte(low), 0)) }
-	lower()
-	// What the kernel does by itself.
-	must(t, os.WriteFile(thp+"enabled", []byte(word), 0))
-	raised := strings.TrimSpace(text(t, file))
-	must(t, os.WriteFile(thp+"enabled", []byte(was), 0))
-	lower()
+	must(t, os.WriteFile(thp+"enabled", []byte(present), 0))
+	must(t, os.WriteFile(file, []byte(strings.TrimSpace(outer[file])), 0))
+	outer.back(t, "at the end")
+}
 
+// reserve goes from one word of thp/enabled to another and back, with a value of
+// the site's that the kernel raises.
+func reserve(t *testing.T, file, was, word string) {
+	t.Helper()
+	const low = "3000"
+	begin := func() {
+		must(t, os.WriteFile(thp+"enabled", []byte(was), 0))
+		must(t, os.WriteFile(file, []byte(low), 0))
+	}
+	// What the kernel does by itself.
+	begin()
+	must(t, os.WriteFile(thp+"enabled", []byte(word), 0))
+	raised, err := strconv.Atoi(strings.TrimSpace(text(t, file)))
+	must(t, err)
+	must(t, os.WriteFile(thp+"enabled", []byte(was), 0))
+	after := strings.TrimSpace(text(t, file))
+	if after == low {
+		t.Errorf("from %s to %s and back the kernel changes nothing", was, word)
+	}
+
+	begin()
 	ctx := context.Background()
 	l, env, err := open(t.TempDir())
 	must(t, err)
 	wishes, err := setting.THP(env, word)
 	must(t, err)
-	t.Logf("the kernel makes %s of %s; wishes %v", raised, low, wishes)
+	t.Logf("from %s to %s the kernel makes %d of %s, and back %s; wishes %v", was, word, raised, low, after, wishes)
 	c, err := changes(env, wishes)
 	must(t, err)
 	_, err = l.Apply(ctx, job, c)
 	must(t, err)
-	if is := strings.TrimSpace(text(t, file)); is != raised || chosen(text(t, thp+"enabled")) != word {
-		t.Errorf("min_free_kbytes %s, the kernel itself makes it %s; thp %s", is, raised, text(t, thp+"enabled"))
+	is, err := strconv.Atoi(strings.TrimSpace(text(t, file)))
+	must(t, err)
+	if plain := was != "never" && word != "never"; is < raised || plain && is != raised || chosen(text(t, thp+"enabled")) != word {
+		t.Errorf("min_free_kbytes %d, the kernel itself makes it %d; thp %s", is, raised, text(t, thp+"enabled"))
 	}
 	report, err := l.Release(ctx, job)
 	must(t, err)
 	if is := text(t, file); is != low+"\n" || chosen(text(t, thp+"enabled")) != was {
-		t.Errorf("min_free_kbytes %q; thp %s; %+v", is, text(t, thp+"enabled"), report)
+		t.Errorf("%s to %s: min_free_kbytes %q; thp %s; %+v", was, word, is, text(t, thp+"enabled"), report)
 	}
-	must(t, os.WriteFile(file, []byte(strings.TrimSpace(outer[file])), 0))
-	outer.back(t, "at the end")
 }
 
 // unchecked is a setting that says yes to every value.

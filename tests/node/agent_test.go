@@ -13,6 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gputune/internal/follow"
+	"gputune/internal/idset"
+	"gputune/internal/verify"
 	"gputune/tests/fakenvml"
 )
 
@@ -423,23 +426,8 @@ func BenchmarkAgentIdle(b *testing.B) {
 		_ = command.Process.Kill()
 		_ = command.Wait()
 	}()
-	// Time on a processor in ns by thread, from schedstat: stat counts in 10 ms. Nothing
-	// is asked of a child in that minute.
-	used := func() (sum int64) {
-		names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", command.Process.Pid))
-		if err != nil || len(names) == 0 {
-			b.Fatal(names, err)
-		}
-		for _, name := range names {
-			text, err := os.ReadFile(name)
-			var one int64
-			if _, scanned := fmt.Sscan(string(text), &one); err != nil || scanned != nil {
-				b.Fatal(name, err, scanned)
-			}
-			sum += one
-		}
-		return sum
-	}
+	// Nothing is asked of a child in that minute.
+	used := func() int64 { return onProcessor(b, command.Process.Pid) }
 	time.Sleep(5 * time.Second)
 	atStart := used()
 	for range b.N {
@@ -458,4 +446,152 @@ func BenchmarkAgentIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(share*100, "%-of-a-core")
 	b.ReportMetric(float64(kib)/1024, "peak-MiB")
+}
+
+// BenchmarkAgentFollows is what the agent and its child take to follow a step with
+// eight workers on eight GPUs in half a minute, the fake driver's own time included.
+func BenchmarkAgentFollows(b *testing.B) {
+	n := onMachine(b, "dgx-a100")
+	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
+		b.Fatal(err)
+	}
+	step := follow.Step{Job: "1", Step: "0"}
+	self, _ := verify.This().Find(os.Getpid())
+	step.PID, step.Began = self.PID, self.Began()
+	pids := map[string][]int{}
+	for _, gpu := range n.Machine.GPUs {
+		worker := exec.Command("sleep", "600")
+		if err := worker.Start(); err != nil {
+			b.Fatal(err)
+		}
+		defer func() {
+			_ = worker.Process.Kill()
+			_ = worker.Wait()
+		}()
+		pids[gpu.UUID] = []int{worker.Process.Pid}
+		step.Shares = append(step.Shares, follow.Share{PCI: gpu.PCI, CPUs: idset.Of(0), Locality: "local"})
+	}
+	if err := n.NVML.SetProcesses(pids); err != nil {
+		b.Fatal(err)
+	}
+	command := n.Program(b.Context(), "gputuned", Job{})
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}()
+	if _, err := follow.Record(n.Run, step); err != nil {
+		b.Fatal(err)
+	}
+	time.Sleep(5 * time.Second)
+	tree, err := verify.This().Processes()
+	if err != nil {
+		b.Fatal(err)
+	}
+	family := tree.Below(command.Process.Pid, func(int) bool { return false })
+	if len(family) != 2 {
+		b.Fatalf("the agent and its child are %v", family)
+	}
+	used := func() (sum int64) {
+		for _, p := range family {
+			sum += onProcessor(b, p.PID)
+		}
+		return sum
+	}
+	atStart := used()
+	for range b.N {
+		time.Sleep(30 * time.Second)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(used()-atStart)/float64(30*time.Second)/float64(b.N)*100, "%-of-a-core")
+}
+
+// onProcessor is a process's time on a processor in ns, from schedstat of its threads:
+// stat counts in 10 ms.
+func onProcessor(b *testing.B, pid int) (sum int64) {
+	b.Helper()
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(names) == 0 {
+		b.Fatal(names, err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if os.IsNotExist(err) {
+			continue // a thread that has ended
+		}
+		var one int64
+		if _, scanned := fmt.Sscan(string(text), &one); err != nil || scanned != nil {
+			b.Fatal(name, err, scanned)
+		}
+		sum += one
+	}
+	return sum
+}
+
+// BenchmarkAgentSampling is what sampling the eight GPUs of a job takes of a node for
+// a minute: the agent, and the process that asks the driver, here a made-up one that
+// reads a file at each call.
+func BenchmarkAgentSampling(b *testing.B) {
+	n := onMachine(b, "dgx-h100")
+	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
+		b.Fatal(err)
+	}
+	command := n.Program(b.Context(), "gputuned", Job{})
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	}()
+	time.Sleep(5 * time.Second)
+	j := Job{ID: agentJob + 200, GPUs: "0,1,2,3,4,5,6,7"}
+	if result, err := n.Prolog(b.Context(), j); err != nil || result.Code != 0 {
+		b.Fatal(err, result)
+	}
+	time.Sleep(5 * time.Second)
+	child := 0
+	for _, thread := range threadsOf(b, command.Process.Pid) { // a child is that of the thread that made it
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", command.Process.Pid, thread))
+		if err != nil && !os.IsNotExist(err) {
+			b.Fatal(err)
+		}
+		if len(text) > 0 {
+			if _, err := fmt.Sscan(string(text), &child); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if child == 0 {
+		b.Fatal("nobody samples")
+	}
+	agentBefore, childBefore := onProcessor(b, command.Process.Pid), onProcessor(b, child)
+	for range b.N {
+		time.Sleep(time.Minute)
+	}
+	minute := float64(time.Minute) * float64(b.N)
+	agent, asking := onProcessor(b, command.Process.Pid)-agentBefore, onProcessor(b, child)-childBefore
+	if result, err := n.Epilog(b.Context(), j); err != nil || result.Code != 0 {
+		b.Fatal(err, result)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(100*float64(agent)/minute, "agent-%-of-a-core")
+	b.ReportMetric(100*float64(asking)/minute, "asking-%-of-a-core")
+}
+
+func threadsOf(b *testing.B, pid int) (ids []int) {
+	b.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, entry := range entries {
+		var id int
+		if _, err := fmt.Sscan(entry.Name(), &id); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

@@ -9,11 +9,20 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gputune/internal/sample"
 )
 
-// BenchmarkNothingAsked is a job without options: median of a whole program.
+// BenchmarkNothingAsked is a job without options on a node with an agent, whose
+// GPUs a report is on: median of a whole program.
 func BenchmarkNothingAsked(b *testing.B) {
 	n := onMachine(b, "dgx-h100")
+	if err := os.Mkdir(n.Run, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.Run, sample.SocketName), nil, 0o600); err != nil {
+		b.Fatal(err)
+	}
 	compare(b, n, Job{ID: 1, GPUs: "0,1,2,3,4,5,6,7"})
 }
 
@@ -26,6 +35,20 @@ func BenchmarkEightGPUs(b *testing.B) {
 	}})
 }
 
+// BenchmarkNodeProfile sets sysctls, hugepages on both NUMA nodes and the idle
+// states of all CPUs, and puts them back.
+func BenchmarkNodeProfile(b *testing.B) {
+	n := onMachine(b, "epyc-nps1")
+	if err := n.AddSettings(); err != nil {
+		b.Fatal(err)
+	}
+	if err := n.Configure("[profile.bench]\nhugepages = \"2M:64\"\nidle_latency = 20\n[profile.bench.sysctl]\n\"vm.swappiness\" = 1\n\"vm.dirty_ratio\" = 40\n"); err != nil {
+		b.Fatal(err)
+	}
+	compare(b, n, Job{ID: 1, GPUs: "0", Options: one("node-profile", "bench"), Env: exclusive})
+}
+
+// onMachine makes a node that is a described machine.
 func onMachine(b *testing.B, machine string) *Node {
 	b.Helper()
 	if os.Getuid() != 0 {
@@ -66,7 +89,7 @@ func compare(b *testing.B, n *Node, j Job) {
 				b.Fatalf("%s: %v %+v", name, err, result)
 			}
 			library, err := inLibrary(times)
-			if err != nil || (library > 0) != (len(j.Options) > 0) {
+			if err != nil || (library > 0) != j.setsGPUs() {
 				b.Fatalf("%s: %v in the library, %v\n%s", name, library, err, result.Output)
 			}
 			whole[name] = append(whole[name], took)
@@ -77,10 +100,20 @@ func compare(b *testing.B, n *Node, j Job) {
 	b.ReportMetric(median(nothing), "true-ms")
 	for name := range whole {
 		b.ReportMetric(median(whole[name]), name+"-ms")
-		if len(j.Options) > 0 {
+		if j.setsGPUs() {
 			b.ReportMetric(median(own[name]), name+"-own-ms")
 		}
 	}
+}
+
+// setsGPUs tells whether an option of the job is about GPUs.
+func (j Job) setsGPUs() bool {
+	for name := range j.Options {
+		if strings.HasPrefix(name, "gpu-") {
+			return true
+		}
+	}
+	return false
 }
 
 func median(times []time.Duration) float64 {

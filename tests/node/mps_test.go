@@ -115,7 +115,7 @@ func TestMPS(t *testing.T) {
 	want := strings.NewReplacer("FOLDER", folder, "GPU1", two[0], "GPU2", two[1]).Replace(
 		"refusal fail\nsocket FOLDER/pipe/control\nset CUDA_MPS_PIPE_DIRECTORY=FOLDER/pipe\nset CUDA_MPS_LOG_DIRECTORY=FOLDER/log\n" +
 			"set CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M,1=4096M\npercentage 50\ndevices open\n" +
-			"gpu 1 GPU1 /dev/nvidia1\ngpu 2 GPU2 /dev/nvidia2\n")
+			"gpu 1 0 GPU1 /dev/nvidia1\ngpu 2 1 GPU2 /dev/nvidia2\n")
 	if err != nil || string(text) != want {
 		t.Errorf("%v, %s, want %s", err, text, want)
 	}

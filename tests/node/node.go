@@ -40,7 +40,8 @@ type Node struct {
 	MPS     fakemps.Programs // of a node that has them, see InstallMPS
 
 	bin    string
-	mpsJob int // number of its first job with an MPS daemon
+	kernel map[string]string // files of a node with settings, see AddSettings
+	mpsJob int               // number of its first job with an MPS daemon
 }
 
 // Driver returns the description of a driver for a machine's GPUs, with an
@@ -146,7 +147,7 @@ func (n *Node) MPSProcesses() (map[int]string, error) {
 
 // Configure replaces the site's configuration beside the paths.
 func (n *Node) Configure(config string) error {
-	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\nstate = %q\nrun = %q\n%s",
+	text := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\nstate = %q\nrun = %q\njournal = \"\"\n%s",
 		filepath.Join(n.Dir, "machine"), filepath.Join(n.Dir, "topology.json"), n.State, n.Run, config)
 	if n.MPS.Folder != "" {
 		text += fmt.Sprintf("[gpu_mps]\nprogram = %q\n", n.MPS.Control())
@@ -343,4 +344,10 @@ func (n *Node) Left() ([]string, error) {
 		}
 	}
 	return left, nil
+}
+
+// Marked returns the files of the jobs that count as running for the reports on
+// their GPUs.
+func (n *Node) Marked() ([]string, error) {
+	return filepath.Glob(filepath.Join(n.Run, "sampled", "*"))
 }

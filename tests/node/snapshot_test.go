@@ -21,12 +21,13 @@ type file struct {
 // snapshot is what programs change on a node: gputune's own folders, by path
 // below the node's, and the GPUs.
 type snapshot struct {
-	files map[string]file
-	gpus  string
+	files  map[string]file
+	gpus   string
+	kernel map[string]string // see AddSettings
 }
 
 func (s snapshot) equal(other snapshot) bool {
-	return s.gpus == other.gpus && maps.Equal(s.files, other.files)
+	return s.gpus == other.gpus && maps.Equal(s.files, other.files) && maps.Equal(s.kernel, other.kernel)
 }
 
 // folders are what is gputune's.
@@ -67,6 +68,9 @@ func (n *Node) take() (snapshot, error) {
 		}
 	}
 	var err error
+	if s.kernel, err = n.Settings(); err != nil {
+		return s, err
+	}
 	s.gpus, err = n.NVML.StateText()
 	return s, err
 }
@@ -90,6 +94,11 @@ func (n *Node) put(s snapshot) error {
 			err = fmt.Errorf("%s: a file of mode %v", name, f.mode)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	for name, line := range s.kernel {
+		if err := n.SetSetting(name, line); err != nil {
 			return err
 		}
 	}
@@ -134,6 +143,16 @@ func (n *Node) dirt(gpus string) string {
 		text = append(text, err.Error())
 	case now != gpus:
 		text = append(text, "the GPUs are "+differences(now, gpus))
+	}
+	switch now, err := n.Settings(); {
+	case err != nil:
+		text = append(text, err.Error())
+	default:
+		for name, line := range now {
+			if line != n.kernel[name] {
+				text = append(text, fmt.Sprintf("%s is %s, was %s", name, line, n.kernel[name]))
+			}
+		}
 	}
 	left, err := n.Left()
 	if len(left) > 0 || err != nil {

@@ -135,6 +135,42 @@ func TestSetupLeave(t *testing.T) {
 	}
 }
 
+// systemd is a root with a systemctl that writes down what it is told; the agent
+// runs there.
+func systemd(t *testing.T) *root {
+	t.Helper()
+	r := bare(t)
+	r.mkdir(t, "run/systemd/system")
+	r.write(t, "usr/bin/systemctl", "#!/bin/sh\necho \"systemctl $*\" >>/log\n", 0o755)
+	return r
+}
+
+// The agent is started anew by an upgrade, and stopped before what jobs hold is
+// put back for a removal; where that fails it runs on.
+func TestSetupAndTheAgent(t *testing.T) {
+	for name, c := range map[string]struct {
+		action, restore string
+		want            string
+	}{
+		"installed or upgraded": {"serve", "true", "systemctl --quiet daemon-reload\nsystemctl --quiet try-restart gputuned.service\n"},
+		"removed": {"leave", "true", "systemctl --quiet is-active gputuned.service\nsystemctl --quiet stop gputuned.service\ngputune restore --all\n" +
+			"systemctl --quiet disable gputuned.service\nsystemctl --quiet stop gputune.slice\nsystemctl --quiet reset-failed gputune*\n"},
+		"not removed": {"leave", "false", "systemctl --quiet is-active gputuned.service\nsystemctl --quiet stop gputuned.service\ngputune restore --all\n" +
+			"systemctl --quiet start gputuned.service\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := systemd(t)
+			r.write(t, "usr/bin/gputune", "#!/bin/sh\necho \"gputune $*\" >>/log\n"+c.restore+"\n", 0o755)
+			if output, err := r.setup(t, c.action); (err == nil) != (c.restore == "true") {
+				t.Errorf("%v: %s", err, output)
+			}
+			if got := r.read(t, "log"); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
 func TestSetupRefusesWhatItDoesNotKnow(t *testing.T) {
 	r := bare(t)
 	before := r.files(t)

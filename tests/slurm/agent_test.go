@@ -30,7 +30,7 @@ import (
 // configuration.
 func startAgentSite(t *testing.T, more string) *settings {
 	t.Helper()
-	s := startSettings(t, "", "PrologFlags=Alloc,Contain", "FirstJobId=30000000",
+	s := startSettings(t, "", "PrologFlags=Alloc,Contain",
 		"SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=1")
 	s.configureAgent(t, more)
 	return s
@@ -69,6 +69,7 @@ func (s *settings) agent(t *testing.T) (*exec.Cmd, *bytes.Buffer) {
 // some of their Prologs and Epilogs are killed, too, or do not come. Nothing that a
 // job had stays, and nothing is put back under a job that runs.
 func TestAgentKilledHundredTimes(t *testing.T) {
+	t.Parallel()
 	s := startAgentSite(t, "")
 	c := &crowd{settings: s, random: rand.New(rand.NewPCG(5, 6)), killed: map[string]int{}}
 	seen := filepath.Join(s.Folder, "seen")
@@ -202,7 +203,8 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 // A task that leaves its CPUs is found by "gputune verify" and by the agent, which
 // puts it back where the site says so.
 func TestVerify(t *testing.T) {
-	s := &settings{Site: start(t, site.Options{Jobs: true, Bed: bed.Options{ExtraSlurmConf: []string{"FirstJobId=31000000"}}})}
+	t.Parallel()
+	s := &settings{Site: start(t, site.Options{Jobs: true})}
 	tree, err := site.Tree()
 	if err != nil {
 		t.Fatal(err)

@@ -292,6 +292,7 @@ func TestStepWithoutGPU(t *testing.T) {
 }
 
 func TestSiteDefault(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{
 		Arguments: []string{"default=on,verbose", "defualt=off"},
 		Config:    "[numa_bind]\nitems = \"mem=none\"\n",
@@ -318,6 +319,7 @@ func TestSiteDefault(t *testing.T) {
 }
 
 func TestProgramMissing(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Arguments: []string{"program=/nonexistent/gputune"}})
 	result, err := s.Run(t.Context(), "srun", "-n1", "--gpus=1", "--gpu-numa-bind=cpus=sideways", "echo", "ran")
 	if err != nil {
@@ -336,15 +338,21 @@ func TestProgramMissing(t *testing.T) {
 }
 
 func TestCoreMissing(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Arguments: []string{"core=/nonexistent/libgputune.so"}})
 	tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-numa-bind")
-	if len(tasks) != 2 || !strings.Contains(stderr, "the core could not be loaded") {
+	const why = "the core could not be loaded: /nonexistent/libgputune.so"
+	if len(tasks) != 2 || !strings.Contains(stderr, why) {
 		t.Errorf("%v, %q", tasks, stderr)
+	}
+	if log := s.Log(bed.Slurmd); strings.Count(log, why) != 1 {
+		t.Errorf("slurmd's log does not say it once: %s", log)
 	}
 }
 
 // A core that is no whole library, or a pipe, must not take slurmstepd along.
 func TestCoreThatIsNone(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	tree, err := site.Tree()
 	if err != nil {
@@ -414,6 +422,7 @@ func TestUnprivilegedUser(t *testing.T) {
 // A site's default leaves a step without GPUs in peace, also in a job that has
 // some, and strictly so.
 func TestSiteDefaultInAJobWithGPUs(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Arguments: []string{"default=on,strict,mem=none"}, Bed: bed.Options{ConstrainDevices: true}})
 	result := must(t, s, "salloc", "-Q", "-n2", "--gpus=2", "sh", "-c",
 		"srun -Q -n1 --gres=none sh -c 'echo none $GPUTUNE_GPUS'; srun -Q -n1 --gpus=1 sh -c 'echo one $GPUTUNE_LOCALITY'")
@@ -437,6 +446,7 @@ func TestNodeNameIsSlurmds(t *testing.T) {
 // A GPU whose device file has gone is no reason not to bind those that have
 // others.
 func TestLostDevice(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Bed: bed.Options{ConstrainDevices: true}})
 	lost := s.GPU(3)
 	if err := os.Rename(lost, lost+".gone"); err != nil {

@@ -31,7 +31,7 @@ func twoNodes(t *testing.T, without bool) *site.Site {
 	}
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
-	first := fmt.Sprintf("het%d", os.Getpid()%10000)
+	first := fmt.Sprintf("het%d", port) // of one bed alone, as the port is
 	second := first + "b"
 	s, err := site.Start(t.Context(), site.Options{Without: without, Bed: bed.Options{
 		Node: first,
@@ -86,6 +86,7 @@ func twoNodes(t *testing.T, without bool) *site.Site {
 }
 
 func TestHeterogeneousJob(t *testing.T) {
+	t.Parallel()
 	gpu := []string{"--gpus=1"}
 	t.Run("without the plugin", func(t *testing.T) {
 		testHeterogeneous(t, twoNodes(t, true), gpu)

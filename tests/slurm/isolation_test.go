@@ -185,6 +185,73 @@ func TestReleases(t *testing.T) {
 	}
 }
 
+// Slurm is upgraded and the link leads to another release's plugin, or nowhere,
+// while slurmd and a step of before run on: nobody is harmed, and with the right
+// one steps are bound again, without a restart.
+func TestPluginThatIsReplaced(t *testing.T) {
+	release, err := site.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := need(t, open)
+	other := "26.05"
+	if release == other {
+		other = "22.05"
+	}
+	link := filepath.Join(t.TempDir(), "spank_gputune.so")
+	point := func(target string) {
+		t.Helper()
+		if err := os.Symlink(target, link+".new"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(link+".new", link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	point(right.Shim)
+	s := start(t, site.Options{Without: true, Bed: bed.Options{PlugstackLines: []string{
+		"optional " + link + " core=" + right.Core + " config=" + filepath.Join(right.Folder, "gputune.toml"),
+	}}})
+	bound := func() {
+		t.Helper()
+		if tasks, stderr := steps(t, s, 1, "--gpus=1", "--gpu-numa-bind"); tasks["0"]["glocality"] != "local" {
+			t.Errorf("%v, %q", tasks, stderr)
+		}
+	}
+	bound()
+	for name, target := range map[string]string{
+		"another release's": filepath.Join(filepath.Dir(filepath.Dir(right.Shim)), "slurm-"+other, "spank_gputune.so"),
+		"none":              "/nonexistent/spank_gputune.so",
+	} {
+		t.Run(name, func(t *testing.T) {
+			duringStep(t, s, func(*bed.Cmd, int) {
+				point(target)
+				without := func() {
+					t.Helper()
+					if help := must(t, s, "srun", "--help"); strings.Contains(help.Stdout, "--gpu-numa-bind") {
+						t.Error("srun has options of the plugin that was replaced")
+					}
+					if result := srun(t, s, "-n1", "echo", "ran"); !strings.Contains(result.Stdout, "ran") {
+						t.Errorf("stdout %q", result.Stdout)
+					}
+					must(t, s, "sbatch", "-W", "-n1", "-o", "/dev/null", "--wrap=true")
+					must(t, s, "salloc", "-Q", "-n1", "true")
+				}
+				without()
+				if err := s.Restart(t.Context(), bed.Slurmd); err != nil {
+					t.Fatal(err)
+				}
+				without()
+			}, "--gpus=1", "--gpu-numa-bind")
+			point(right.Shim)
+			bound()
+			if err := s.WaitIdle(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // The task is what it would be without the plugin: signals, limits, file
 // descriptors, environment.
 func TestTaskIsUntouched(t *testing.T) {
@@ -254,6 +321,7 @@ func TestUsersEnvironmentDoesNotReachTheCore(t *testing.T) {
 // slurmd as init scripts start it leaves its parent after the plugins were
 // loaded, which no Go runtime survives.
 func TestDaemonisedSlurmd(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Bed: bed.Options{Daemonize: true}})
 	for range 5 {
 		tasks, stderr := steps(t, s, 2, "--gpus=2", "--gpu-bind=map_gpu:1,0", "--gpu-numa-bind")

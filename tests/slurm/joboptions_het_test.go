@@ -142,6 +142,7 @@ func (s prologSite) het(t *testing.T, program string, environment []string, run 
 
 // Each component's Prolog gets what that component was given, and nothing else.
 func TestJobOptionsOfHeterogeneousJobs(t *testing.T) {
+	t.Parallel()
 	for name, twice := range map[string]bool{"listed once": false, "listed twice": true} {
 		t.Run(name, func(t *testing.T) {
 			s := hetProlog(t, carriesOut, twice)
@@ -232,6 +233,7 @@ const reportsIfAsked = `if env | grep -q ^SPANK_GPUTUNE_; then ` + carriesOut + 
 // A component's step speaks of its own options alone, although Slurm hands it
 // those of all.
 func TestNoticesOfHeterogeneousJobs(t *testing.T) {
+	t.Parallel()
 	const steps = "for group in 0 1; do srun -Q --het-group=$group sh -c 'env | grep SLURM_GPUTUNE_; echo ran'; done"
 	// The steps of an srun each run the script.
 	runs := map[string]string{"srun": "env | grep SLURM_GPUTUNE_; echo ran", "salloc": steps, "sbatch": steps}

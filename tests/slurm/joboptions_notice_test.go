@@ -15,6 +15,7 @@ import (
 
 // A warning is shown once for each job, by its first step.
 func TestNoticeOfAWarning(t *testing.T) {
+	t.Parallel()
 	s := startProlog(t, `printf 'warn\nclocks: no permission\n\npower: 300 W in place of 310 W\033[2J\n' >$job.notice`, site.Options{})
 	want := fmt.Sprintf("gputune: %s: warning: clocks: no permission\ngputune: %[1]s: warning: power: 300 W in place of 310 W?[2J\n", s.Node)
 	for name, option := range map[string]string{"alone": "--gpu-clocks=low", "with a binding": "--gpu-numa-bind=quiet"} {
@@ -41,6 +42,7 @@ func TestNoticeOfAWarning(t *testing.T) {
 
 // A failure ends every task of every step, and no node is drained for it.
 func TestNoticeOfAFailure(t *testing.T) {
+	t.Parallel()
 	s := startProlog(t, `printf 'fail\ngpu-power: 900 W: at most 700 W' >$job.notice`,
 		site.Options{Bed: bed.Options{ExtraSlurmConf: []string{"LaunchParameters=use_interactive_step"}}})
 	want := fmt.Sprintf("gputune: %s: error: gpu-power: 900 W: at most 700 W\n", s.Node)
@@ -83,6 +85,7 @@ func TestNoticeOfAFailure(t *testing.T) {
 
 // A failure without a word of its own still says something.
 func TestNoticeOfAFailureWithoutReason(t *testing.T) {
+	t.Parallel()
 	s := startProlog(t, `printf 'fail\n\n' >$job.notice`, site.Options{})
 	result, err := s.Run(t.Context(), "srun", "-n1", "true")
 	if err != nil || result.Code != 1 || !strings.Contains(result.Stderr, "error: the Prolog refused this job's options and left no reason") {
@@ -91,6 +94,7 @@ func TestNoticeOfAFailureWithoutReason(t *testing.T) {
 }
 
 func TestNoticeThatIsNone(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ plant, log string }{
 		"symbolic link":  {`printf 'fail\nplanted\n' >$job.x; ln -s $job.x $job.notice`, "Too many levels of symbolic links"},
 		"pipe":           {`mkfifo $job.notice`, "not a regular file"},
@@ -116,6 +120,7 @@ func TestNoticeThatIsNone(t *testing.T) {
 
 // The largest notice there may be, all of it.
 func TestNoticeOfManyLines(t *testing.T) {
+	t.Parallel()
 	var text strings.Builder
 	text.WriteString("warn\n")
 	for text.Len() < 64<<10 {
@@ -135,6 +140,7 @@ func TestNoticeOfManyLines(t *testing.T) {
 
 // Without the Prolog, somebody has to say that nothing was done.
 func TestJobOptionsThatNobodyCarriedOut(t *testing.T) {
+	t.Parallel()
 	s := startProlog(t, "", site.Options{Bed: bed.Options{ExtraSlurmConf: []string{"LaunchParameters=use_interactive_step"}}})
 	line := func(option string) string {
 		return fmt.Sprintf("gputune: %s: warning: %s: not applied: gputune-prolog has left no report in %s/jobs: "+
@@ -192,6 +198,7 @@ func TestJobOptionsThatNobodyCarriedOut(t *testing.T) {
 
 // Where the Prolog did something, nobody says that it did not.
 func TestJobOptionsThatTheProlog(t *testing.T) {
+	t.Parallel()
 	for name, act := range map[string]string{
 		"carried out":    carriesOut,
 		"warned about":   `printf 'warn\nhalf\n' >$job.notice`,
@@ -237,6 +244,7 @@ func TestJobOptionsWithThePluginListedTwice(t *testing.T) {
 
 // An unprivileged user's job: slurmstepd reads what the user cannot.
 func TestNoticeForAnUnprivilegedUser(t *testing.T) {
+	t.Parallel()
 	s := startProlog(t, `printf 'fail\nno\n' >$job.notice; chmod 600 $job.notice`, site.Options{})
 	if err := os.Chmod(filepath.Join(s.run, "jobs"), 0o700); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func mapsOfStep(t *testing.T, s *site.Site, arguments ...string) string {
 
 // Slurm can lock all memory of slurmstepd, which then has a Go runtime in it.
 func TestLockedMemory(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		parameter string
 		most      int // KiB locked that the core may add
@@ -106,6 +107,7 @@ func TestFullStandardError(t *testing.T) {
 
 // "off" beside items that are not accepted is a value that is not accepted.
 func TestOffWithOtherItems(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Arguments: []string{"program=/nonexistent/gputune"}, Bed: bed.Options{ConstrainDevices: true}})
 	for _, value := range []string{"off,mem=bind", "cpus=exclusive,off,verbose", "off,strict"} {
 		result := srun(t, s, "-Q", "-n2", "--gpus=1", "--gpu-numa-bind="+value, "sh", "-c", "env | grep GPUTUNE_; echo ran")
@@ -128,6 +130,7 @@ func TestOffWithOtherItems(t *testing.T) {
 
 // A large site's configuration costs a step little.
 func TestLargeConfiguration(t *testing.T) {
+	t.Parallel()
 	var large strings.Builder
 	for i := range 20000 {
 		fmt.Fprintf(&large, "NodeName=other%d Name=gpu File=/dev/other[0-7] Cores=0-63\n", i)

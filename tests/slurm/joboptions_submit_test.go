@@ -95,6 +95,7 @@ func (s prologSite) checkNodeIsUp(t *testing.T) {
 }
 
 func TestJobOptionsReachTheProlog(t *testing.T) {
+	t.Parallel()
 	s := startProlog(t, carriesOut, site.Options{})
 	const id = "echo $SLURM_JOB_ID"
 	three := []string{"--gpu-clocks=1200-1400,memory=high", "--gpu-power=300", "--gpu-compute-mode=exclusive"}
@@ -179,7 +180,7 @@ esac
 		{"killed", "ran\n", ""},
 		{"fine", "ran\n", ""},
 	} {
-		result, err := s.Run(t.Context(), "srun", "-n1", "--gpu-power="+c.value, "echo", "ran")
+		result, err := s.Run(t.Context(), "srun", "-Q", "-n1", "--gpu-power="+c.value, "echo", "ran")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,6 +207,7 @@ func TestCheckWithoutAddressSpace(t *testing.T) {
 
 // In a job, its options are no step's.
 func TestJobOptionsOfAnInnerSrun(t *testing.T) {
+	t.Parallel()
 	s := startProlog(t, carriesOut, site.Options{})
 	const ignored = "srun: error: gputune: --gpu-clocks=1200 belongs to the job and is ignored here: " +
 		"give it to sbatch, salloc or the srun that makes the job\n"

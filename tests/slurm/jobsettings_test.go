@@ -81,7 +81,7 @@ func (s *settings) over(t *testing.T, id string) bool {
 func (s *settings) files(t *testing.T) []string {
 	t.Helper()
 	var left []string
-	for _, pattern := range []string{s.StateFolder + "/jobs/*", s.StateFolder + "/aside/*", s.RunFolder + "/jobs/*"} {
+	for _, pattern := range []string{s.StateFolder + "/jobs/*", s.StateFolder + "/aside/*", s.RunFolder + "/jobs/*", s.RunFolder + "/sampled/*"} {
 		names, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -130,6 +130,7 @@ func (s *settings) wantSet(t *testing.T, state, gpus string) {
 // A job's GPUs are set while it runs and no others, and are what they were
 // however it ends.
 func TestJobSettings(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "")
 	seen := filepath.Join(s.Folder, "seen")
 	look := fmt.Sprintf("cat %s/fakenvml.state >%s.new; echo gpus $SLURM_JOB_GPUS >>%[2]s.new; mv %[2]s.new %[2]s; ", s.NVML.Folder, seen)
@@ -223,6 +224,7 @@ func TestJobSettings(t *testing.T) {
 // What a user asks for in vain is told in one line, in srun's output and in a
 // batch job's, and the node stays up.
 func TestRefusedSettings(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "[gpu_compute_mode]\nallow = [\"partition:elsewhere\"]\n")
 	gpu := "gpu " + gpuOf(t, s.Site, "0").PCI
 	for option, want := range map[string]string{
@@ -260,6 +262,7 @@ func TestRefusedSettings(t *testing.T) {
 // A GPU that gres/shard can give to several jobs is nobody's to change, and one
 // that it cannot is: Slurm does not tell the Prolog which of the two a job has.
 func TestSharedGPU(t *testing.T) {
+	t.Parallel()
 	s := &settings{Site: start(t, site.Options{
 		Jobs: true,
 		Bed: bed.Options{
@@ -291,6 +294,7 @@ func TestSharedGPU(t *testing.T) {
 
 // Where the site only warns, the job runs.
 func TestWarnedSettings(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "[job]\non_refusal = \"warn\"\n")
 	result := must(t, s.Site, "srun", "-Q", "-n1", "--gpus=1", "--gpu-clocks=9999", "--gpu-power=500", "cat", s.NVML.Folder+"/fakenvml.state")
 	if want := "warning: --gpu-clocks=9999: gpu "; strings.Count(result.Stderr, want) != 1 || strings.Count(result.Stderr, "\n") != 1 {
@@ -316,6 +320,7 @@ type crowd struct {
 // selves are killed at random, leave nothing. An administrator mends what
 // Slurm drains the node for.
 func TestHundredJobs(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{Bed: bed.Options{ExtraSlurmConf: []string{
 		"SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=1",
 	}}})

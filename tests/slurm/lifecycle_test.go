@@ -173,21 +173,24 @@ func TestLifecycleIsTheSame(t *testing.T) {
 }
 
 func TestTimeLimitIsTheSame(t *testing.T) {
+	t.Parallel()
+	without, with := start(t, site.Options{Without: true}), start(t, site.Options{Bed: bed.Options{ConstrainDevices: true}})
 	results := make(chan string)
 	run := func(s *site.Site, options ...string) {
 		command := s.Command("srun", append(options, "-n1", "--gpus=1", "-t", "1", "sh", "-c", "trap '' TERM; while :; do sleep 1; done")...)
 		command.Timeout = 3 * time.Minute
 		results <- outcome(command.Run(t.Context()))
 	}
-	go run(need(t, plain))
-	go run(need(t, constrained), "--gpu-numa-bind")
+	go run(without)
+	go run(with, "--gpu-numa-bind")
 	if a, b := <-results, <-results; a != b || strings.Contains(a, "code 0") {
 		t.Errorf("%s\n%s", a, b)
 	}
 }
 
-// Many steps in a row: none hangs, none fails, and nothing stays behind.
+// Many steps in a row, in the sites that no other parallel test uses: none hangs, none fails, and nothing stays behind.
 func TestManySteps(t *testing.T) {
+	t.Parallel()
 	const times = 300
 	for _, c := range []struct {
 		site  *site.Site

@@ -26,6 +26,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if file := os.Getenv(asWorker); file != "" {
+		os.Exit(worker(file))
+	}
 	flag.Parse()
 	os.Exit(run(m))
 }

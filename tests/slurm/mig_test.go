@@ -16,6 +16,7 @@ import (
 // TestMIG: the job's GPUs are split before its steps begin, each task is dealt
 // MIG devices of its own, bound or not, and the GPUs are whole again after it.
 func TestMIG(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "")
 	for _, test := range []struct {
 		arguments []string
@@ -80,6 +81,7 @@ func TestMIG(t *testing.T) {
 // Seven tasks have a seventh of a GPU each, and all of them the CPUs and the
 // memory near that GPU. Mixed layouts, too.
 func TestMIGOfSeven(t *testing.T) {
+	t.Parallel()
 	s := startSettings(t, "")
 	for layout, devices := range map[string]int{"1g.18gb:7": 7, "3g.71gb+2g.35gb:2": 3} {
 		result := must(t, s.Site, "srun", "-n7", "-O", "--gpus=1", "--gpu-mig="+layout, "--gpu-numa-bind=quiet", "sh", "-c",
@@ -113,6 +115,7 @@ func TestMIGOfSeven(t *testing.T) {
 // Where Slurm keeps tasks to their GPUs, each is dealt devices of its own GPU,
 // although all of them have the same CUDA_VISIBLE_DEVICES of Slurm's.
 func TestMIGConstrained(t *testing.T) {
+	t.Parallel()
 	s := &settings{Site: start(t, site.Options{Jobs: true, Bed: bed.Options{
 		NCPU: 4, TaskPlugin: "task/cgroup", ConstrainDevices: true, ExtraSlurmConf: []string{"PrologFlags=Alloc"},
 	}})}

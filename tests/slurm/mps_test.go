@@ -134,6 +134,7 @@ func (s *settings) text(t *testing.T, path string) string {
 // with half of the GPU each, which nobody else can use meanwhile. Another user's
 // job has another daemon.
 func TestMPS(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{})
 	seen := filepath.Join(s.Folder, "seen")
 	first := s.script(t, fmt.Sprintf("srun -Q -n2 %s >%s.new; cat %s/fakenvml.state >>%[2]s.new; mv %[2]s.new %[2]s; sleep 600",
@@ -164,6 +165,7 @@ func TestMPS(t *testing.T) {
 
 // All kinds of steps of a job have its daemon, but for one that does not want it.
 func TestMPSSteps(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{Bed: bed.Options{ExtraSlurmConf: []string{"LaunchParameters=use_interactive_step"}}})
 	output := filepath.Join(s.Folder, "out")
 	client := s.MPS.Client()
@@ -218,6 +220,7 @@ func TestMPSSteps(t *testing.T) {
 
 // Each program knows its GPU by a name that it and the daemon understand alike.
 func TestMPSDevices(t *testing.T) {
+	t.Parallel()
 	for name, constrained := range map[string]bool{"constrained": true, "open": false} {
 		t.Run(name, func(t *testing.T) {
 			s := startMPS(t, site.Options{Bed: bed.Options{ConstrainDevices: constrained}})
@@ -256,6 +259,7 @@ func TestMPSDevices(t *testing.T) {
 
 // However a job with a daemon ends, nothing is left of it.
 func TestMPSEnds(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{})
 	seen := filepath.Join(s.Folder, "seen")
 	begin := func(t *testing.T, then string, arguments ...string) (id string, daemon int) {
@@ -348,6 +352,7 @@ func TestMPSEnds(t *testing.T) {
 
 // A daemon that does not answer is said in one line, and the node stays up.
 func TestMPSThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{MPS: "ready_deadline = \"1s\"\n"})
 	for fault, want := range map[string]string{
 		"start hang":   ": no answer within 1s",
@@ -373,6 +378,7 @@ func TestMPSThatDoesNotAnswer(t *testing.T) {
 
 // A step whose daemon has died says so, and fails unless the site only warns.
 func TestMPSThatHasDied(t *testing.T) {
+	t.Parallel()
 	for _, refusal := range []string{"fail", "warn"} {
 		t.Run(refusal, func(t *testing.T) {
 			s := startMPS(t, site.Options{Config: fmt.Sprintf("[job]\non_refusal = %q\n", refusal)})
@@ -404,6 +410,7 @@ func TestMPSThatHasDied(t *testing.T) {
 // Whoever looks whether the daemon answers is the job's user: what the user puts
 // in its place opens nothing that the user cannot open.
 func TestMPSLookedAtAsTheUser(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{})
 	secret := filepath.Join(s.Folder, "secret")
 	if err := os.Mkdir(secret, 0o700); err != nil {
@@ -432,6 +439,7 @@ func TestMPSLookedAtAsTheUser(t *testing.T) {
 // gres/mps is Slurm's own: its parts of a GPU are nobody's to change, a whole
 // GPU of the same node is.
 func TestMPSBesideSlurmsOwn(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{Bed: bed.Options{
 		NodeGres: "gpu:4,mps:400", ExtraGres: []string{"Name=mps Count=400"},
 	}})
@@ -453,6 +461,7 @@ func TestMPSBesideSlurmsOwn(t *testing.T) {
 
 // What the user asks for in vain.
 func TestMPSRefused(t *testing.T) {
+	t.Parallel()
 	s := startMPS(t, site.Options{MPS: "max_memory_mib = 2048\n"})
 	for name, c := range map[string]struct {
 		arguments []string

@@ -16,6 +16,7 @@ import (
 // Whatever is wrong with gputune.toml, jobs run, and slurmd's log has one line
 // for each step that reads it.
 func TestConfigurationThatIsNotUsed(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{})
 	path := filepath.Join(s.Folder, "gputune.toml")
 	text, err := os.ReadFile(path)
@@ -82,7 +83,7 @@ func TestHelp(t *testing.T) {
 		}
 		block, _, _ = strings.Cut(strings.TrimLeft(block, "\n"), "\n\n")
 		t.Logf("%s:\n%s", name, block)
-		for _, option := range []string{"--gpu-numa-bind", "--gpu-mig", "--gpu-clocks", "--gpu-power", "--gpu-compute-mode", "--gpu-mps"} {
+		for _, option := range []string{"--gpu-numa-bind", "--gpu-mig", "--gpu-clocks", "--gpu-power", "--gpu-compute-mode", "--gpu-mps", "--node-profile", "--thp", "--hugepages", "--drop-caches"} {
 			if got := strings.Count(block, option); got != 1 {
 				t.Errorf("%s: %s is in the block %d times", name, option, got)
 			}
@@ -149,6 +150,7 @@ func TestIncludedFile(t *testing.T) {
 // Slurm drains a node whose Prolog is not there: why gputune is not removed while
 // slurm.conf names it.
 func TestPrologThatIsGone(t *testing.T) {
+	t.Parallel()
 	s := start(t, site.Options{Without: true, Bed: bed.Options{
 		Prolog: "/nonexistent/gputune-prolog", ExtraSlurmConf: []string{"PrologFlags=Alloc"},
 	}})

@@ -137,20 +137,18 @@ perl -MSocket -e 'for (1 .. 8) { # each socket has a buffer of its own, which is
 }'
 `
 
-// The loop hangs as it says that it has read the configuration again. The tests
-// between this one and testAgentUnit run beside it and must not mind.
+// The loop hangs as it says that it has read the configuration again.
 func testAgentHangs(t *testing.T, m *machine) {
 	m.must(t, withDropIn("WatchdogSec=10s"))
 	m.startAgent(t, "[paths]\nmachine = \"/run/testroot\"\n"+agentConfig(`deadline = "1s"`))
 	m.must(t, hangJournal+"systemctl reload gputuned")
+	m.waitFor(t, "the watchdog to end what hangs", `[ "$(systemctl show -p NRestarts --value gputuned)" -ge 1 ]`)
+	// The next one hangs as well, before it has said that it is ready.
+	m.must(t, "kill -CONT $(systemctl show -p MainPID --value systemd-journald); systemctl kill -s KILL gputuned; systemctl stop gputuned; "+withoutDropIn)
 }
 
 // The service under systemd, as shipped.
 func testAgentUnit(t *testing.T, m *machine) {
-	m.waitFor(t, "the watchdog to end what hangs", `[ "$(systemctl show -p NRestarts --value gputuned)" -ge 1 ]`)
-	// The next one hangs as well, before it has said that it is ready.
-	m.must(t, "kill -CONT $(systemctl show -p MainPID --value systemd-journald); systemctl kill -s KILL gputuned; systemctl stop gputuned; "+withoutDropIn)
-
 	if said := m.must(t, "systemd-analyze verify --man=no gputuned.service 2>&1"); said != "" {
 		t.Errorf("systemd-analyze verify: %s", said)
 	}

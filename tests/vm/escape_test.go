@@ -29,7 +29,7 @@ func testEscape(t *testing.T, m *machine) {
 		{"affinity", m.layout.cpus, m.layout.nodesWithCPUs()},
 	} {
 		p := policy{mem: "bind", enforce: c.enforce}
-		output := m.must(t, srun+p.option()+" "+guestTools+"/escape")
+		output := m.must(t, onOneCPU+srun+p.option()+" "+guestTools+"/escape")
 		attempts := map[string]map[string]string{}
 		for line := range strings.Lines(output) {
 			if f := fields(line); f["who"] != "" {

@@ -33,7 +33,7 @@ func (m *machine) hold(t *testing.T, name, srun string, tasks int) *held {
 	m.must(t, "rm -rf "+h.dir+" && mkdir -m 777 "+h.dir)
 	m.put(t, h.dir+"/wait", waitScript)
 	m.put(t, h.dir+"/start", fmt.Sprintf("#!/bin/bash\n%s %s/wait %s >%s/out 2>%s/said\necho $? >%s/status\n", srun, h.dir, h.dir, h.dir, h.dir, h.dir))
-	m.must(t, fmt.Sprintf(`setsid %[1]s/start </dev/null >/dev/null 2>&1 &
+	m.must(t, fmt.Sprintf(onOneCPU+`setsid %[1]s/start </dev/null >/dev/null 2>&1 &
 shopt -s nullglob
 for i in $(seq 150); do
 	pids=(%[1]s/pid.*)

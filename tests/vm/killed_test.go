@@ -93,8 +93,8 @@ printf '\torphans=%s' $orphans
 began=${EPOCHREALTIME/./} idle=no
 scancel $(squeue -h -o %i)
 while [ "$(since $began)" -lt 60000 ]; do
-	[ "$(sinfo -h -o '%T %E')" = "idle none" ] && [ -z "$(squeue -h)" ] && { idle=yes; break; }
-	pause 0.3
+	[ -z "$(squeue -h)" ] && [ "$(sinfo -h -o '%T %E')" = "idle none" ] && { idle=yes; break; }
+	pause 0.5
 done
 printf '\tidle=%s\tidle_ms=%s\tnode=%s' $idle "$(since $began)" "$(sinfo -h -o '%T %E')"
 [ -n "$srun_ms" ] || await_srun

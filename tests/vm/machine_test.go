@@ -36,7 +36,7 @@ type machine struct {
 	batches int // jobs of holdJob so far
 }
 
-// start boots a machine and installs gputune in it as the README tells sites to.
+// start boots a machine and installs gputune in it, but for one that is to be bare.
 func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	t.Helper()
 	needImage(t, suite)
@@ -56,8 +56,11 @@ func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	m := &machine{VM: vm, suite: suite, log: &strings.Builder{}}
 	t.Cleanup(func() { m.explain(t) })
 	began := time.Now()
-	m.must(t, fmt.Sprintf("cp -a %s/vm-root-%s/. / && echo '[paths]\nmachine = \"/run/testroot\"' >/etc/gputune/gputune.toml && %s PLUGSTACK='%s' SLURM_EXTRA='%s' slurm-up && nvml-up",
-		guestBuild, suite.Slurm(), tests.settings, plugstack, slurmConf+tests.slurmConf))
+	m.must(t, fmt.Sprintf(`export PLUGSTACK='%[1]s' %[2]s
+cp %[3]s/vm-tools/look-at-task /usr/local/bin/ || exit
+[ "${GPUTUNE:-}" = none ] || { cp -a %[3]s/vm-root-%[4]s/. / && echo '[paths]
+machine = "/run/testroot"' >/etc/gputune/gputune.toml; } || exit
+SLURM_EXTRA='%[5]s' slurm-up && nvml-up`, plugstack, tests.settings, guestBuild, suite.Slurm(), slurmConf+tests.slurmConf))
 	var memoryOnly idset.Set
 	for id, n := range topo.Nodes {
 		if n.CPUs == "" {
@@ -179,7 +182,8 @@ const jobCgroups = "find /sys/fs/cgroup/system.slice/node1_slurmstepd.scope -min
 // waitIdle waits until no job is left and the node is ready for the next.
 func (m *machine) waitIdle(t *testing.T) {
 	t.Helper()
-	script := `for i in $(seq 100); do [ "$(sinfo -h -o %T)" = idle ] && [ -z "$(squeue -h)" ] && exit 0; sleep 0.5; done; squeue; sinfo -N -o '%N %T %E'; exit 1`
+	// Each look costs as much as a task.
+	script := `for i in $(seq 60); do [ -z "$(squeue -h)" ] && [ "$(sinfo -h -o %T)" = idle ] && exit 0; sleep 1; done; squeue; sinfo -N -o '%N %T %E'; exit 1`
 	if result := m.try(t, script); result.Code != 0 {
 		t.Fatalf("the node does not become idle:\n%s", result.Output)
 	}

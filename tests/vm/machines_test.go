@@ -20,7 +20,7 @@ type test struct {
 // tests are what runs, one after the other, in a machine of each suite.
 type tests struct {
 	topology  string
-	settings  string // variables of slurm-up
+	settings  string // variables of slurm-up, and bare
 	slurmConf string // lines of slurm.conf
 	tests     []test
 }
@@ -42,32 +42,40 @@ func allTests() []tests {
 			{"SlurmChangesCpusets", testSlurmChangesCpusets},
 			{"Namespace", testNamespace},
 			{"Cpuset", testCpuset},
+			{"Follow", testFollow},
 			{"Kernel", testKernel},
 			{"FiftyJobs", testFiftyJobs},
 			{"ContainSpank", testContainSpank},
 			{"KilledSteps", testKilledSteps}, // the last: it leaves what Slurm leaves
 		}},
-		// Four nodes, two per package, with an L3 cache and a GPU each.
-		{"n4", withoutExtern, "", []test{{"Policies", testPolicies}}},
 		// Two nodes with CPUs and two of memory alone, as Grace Hopper has them; the
 		// firmware does not say where the last GPU is. With Prolog, Epilog and the
 		// extern step.
-		{"gh-nonode", "", prologEpilog, []test{
+		{"gh-nonode", gpuOnNode1, prologEpilog, []test{
 			{"Nodes", testMemoryOnlyNodes},
 			{"UnknownLocality", testUnknownLocality},
 			{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
 			{"NoLocalCPU", testNoLocalCPU},
 			{"User", testUser},
-			{"AgentHangs", testAgentHangs},
 			{"JobSettings", testJobSettings},
 			{"RefusedSettings", testRefusedSettings},
 			{"MPSUnit", testMPSUnit},
-			{"AgentUnit", testAgentUnit}, // after AgentHangs and what runs beside that
+			{"TaskLimits", testTaskLimits},
+			{"SettingsOfNode", testSettingsOfNode},
+			{"SettingsKilled", testSettingsKilled},
+			{"SettingsShared", testSettingsShared},
+			{"AgentHangs", testAgentHangs},
+			{"AgentUnit", testAgentUnit},
 			{"AgentVerifies", testAgentVerifies},
 			{"AgentRecovers", testAgentRecovers},
 			{"AgentKilled", testAgentKilled},
-			{"AgentPowerCut", testAgentPowerCut}, // the last: it boots
+			{"SettingsPowerCut", testSettingsPowerCut}, // the last two: they boot
+			{"AgentPowerCut", testAgentPowerCut},
 		}},
+		// Without gputune, which an administrator installs.
+		{"n4c", bare, "", []test{{"Install", testInstall}}},
+		// Four nodes, two per package, with an L3 cache and a GPU each.
+		{"n4", withoutExtern, "", []test{{"Policies", testPolicies}}},
 	}
 }
 

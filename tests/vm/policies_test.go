@@ -2,56 +2,60 @@
 
 package vm
 
-import (
-	"fmt"
-	"testing"
-)
+import "testing"
 
 // shape is how many tasks with how many GPUs each are started in an allocation.
 type shape struct {
-	name       string
-	allocation string
-	srun       string
+	name           string
+	allocation     string
+	tasks, perTask int
+	cpusPerTask    int
 }
 
 func shapes() []shape {
 	return []shape{
-		{"the whole node, 4 tasks", "--exclusive --gpus=4 -n4 -c2", "-n4 -c2 --gpus-per-task=1"},
-		{"the whole node, 2 tasks", "--exclusive --gpus=4 -n2 -c4", "-n2 -c4 --gpus-per-task=2"},
-		{"the whole node, 1 task", "--exclusive --gpus=4 -n1 -c8", "-n1 -c8 --gpus-per-task=4"},
-		{"two cores, 2 tasks", "--gpus=2 -n2 -c2", "-n2 -c2 --gpus-per-task=1"},
-		{"three cores, 1 task", "--gpus=2 -n1 -c6", "-n1 -c6 --gpus-per-task=2"},
-		{"one core, 1 task", "--gpus=4 -n1 -c2", "-n1 -c2 --gpus-per-task=4"},
+		{"the whole node, 4 tasks", "--exclusive --gpus=4 -n4 -c2", 4, 1, 2},
+		{"the whole node, 2 tasks", "--exclusive --gpus=4 -n2 -c4", 2, 2, 4},
+		{"the whole node, 1 task", "--exclusive --gpus=4 -n1 -c8", 1, 4, 8},
+		{"two cores, 2 tasks", "--gpus=2 -n2 -c2", 2, 1, 2},
+		{"three cores, 1 task", "--gres=gpu:2 -n1 -c6", 1, 2, 6},
+		{"one core, 1 task", "--gpus-per-node=4 -n1 -c2", 1, 4, 2},
 	}
 }
 
 // Every way to choose CPUs with every number of GPUs for a task, on a whole node
-// and on a part of it. Memory policies and hardware threads go round, so that
-// each is there several times.
+// and on a part of it, each planned before. Memory policies and hardware threads
+// go round, so that each is there several times; they begin anywhere, and what
+// else can be said is made at random.
 func testPolicies(t *testing.T, m *machine) {
+	m.put(t, "/tmp/plan-then", planScript)
+	rng := seeded(t)
 	mems := []string{"prefer", "bind", "interleave", "none"}
+	firstMem, firstThread := rng.IntN(len(mems)), rng.IntN(3)
 	seen := map[string]int{}
 	steps, tasks, remoteBefore, remoteAfter := 0, 0, 0, 0
 	for i, shape := range shapes() {
 		var policies []policy
+		var all []planned
 		var commands []string
 		for k, cpus := range []string{"node", "exclusive", "core-complex", "socket", "none"} {
-			p := policy{cpus: cpus, mem: mems[(i+k)%len(mems)], smt: "all"}
-			if (i+k)%3 == 2 {
+			p := policy{cpus: cpus, mem: mems[(firstMem+i+k)%len(mems)], smt: "all", enforce: oneOf(rng, "cgroup", "cgroup", "affinity")}
+			if (firstThread+i+k)%3 == 2 {
 				p.smt = "one"
 			}
-			policies = append(policies, p)
-			commands = append(commands, fmt.Sprintf("srun -Q %s %s look-at-task 8", shape.srun, p.option()))
+			step := newPlanned(shape.tasks, shape.perTask, shape.cpusPerTask, items(rng, p, oneOf(rng, "auto", "all")))
+			policies, all, commands = append(policies, p), append(all, step), append(commands, step.command)
 		}
 		for k, o := range m.steps(t, shape.allocation, commands...) {
 			p := policies[k]
 			if o.code != 0 {
-				t.Errorf("%s, %s: status %d, said %q", shape.name, p.option(), o.code, o.said)
+				t.Errorf("%s, %s: status %d, said %q", shape.name, all[k].items, o.code, o.said)
 				continue
 			}
 			m.check(t, o, p)
+			m.checkPlan(t, o, all[k])
 			steps++
-			for _, word := range []string{"cpus=" + p.cpus, "mem=" + p.mem, "smt=" + p.smt, "cpus=" + p.cpus + ",mem=" + p.mem} {
+			for _, word := range []string{"cpus=" + p.cpus, "mem=" + p.mem, "smt=" + p.smt, "enforce=" + p.enforce} {
 				seen[word]++
 			}
 			for _, task := range o.tasks {
@@ -65,7 +69,8 @@ func testPolicies(t *testing.T, m *machine) {
 			}
 		}
 	}
-	t.Logf("%d steps, %d tasks: %d would have CPUs away from their GPUs, %d have (all that is granted, cpus=socket or cpus=none)", steps, tasks, remoteBefore, remoteAfter)
+	t.Logf("%d steps, %d tasks, planned before: %d would have CPUs away from their GPUs, %d have (all that is granted, cpus=socket or cpus=none)",
+		steps, tasks, remoteBefore, remoteAfter)
 	for _, word := range []string{
 		"cpus=node", "cpus=exclusive", "cpus=core-complex", "cpus=socket", "cpus=none",
 		"mem=prefer", "mem=bind", "mem=interleave", "mem=none", "smt=all", "smt=one",

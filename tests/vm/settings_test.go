@@ -49,7 +49,7 @@ func (m *machine) holdJob(t *testing.T, as, options string) *batch {
 	m.put(t, b.dir+"/script", batchScript)
 	output := m.must(t, fmt.Sprintf(`id=$(%[3]ssbatch --parsable -n1 -D / -o %[1]s/out %[2]s %[1]s/script %[1]s) || exit
 echo $id
-for i in $(seq 300); do [ ! -e %[1]s/seen ] || { cat %[1]s/seen; exit 0; }; sleep 0.1; done
+for i in $(seq 600); do [ ! -e %[1]s/seen ] || { cat %[1]s/seen; exit 0; }; sleep 0.1; done
 scontrol show job $id; cat %[1]s/out; exit 1`, b.dir, options, as))
 	id, seen, _ := strings.Cut(output, "\n")
 	state, gpus, found := strings.Cut(strings.TrimSpace(seen), "gpus ")

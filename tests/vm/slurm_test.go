@@ -11,7 +11,7 @@ import (
 )
 
 // restartSlurmd is a script that returns when the new slurmd answers.
-const restartSlurmd = `systemctl restart slurmd; for i in $(seq 200); do scontrol show slurmd >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1`
+const restartSlurmd = `systemctl restart slurmd; for i in $(seq 60); do scontrol show slurmd >/dev/null 2>&1 && exit 0; sleep 0.5; done; exit 1`
 
 // What Slurm does to a job's cgroups while a step runs leaves its tasks where
 // they are: slurmd started anew, reconfigured, and more steps, for each of which
@@ -23,7 +23,7 @@ func testSlurmChangesCpusets(t *testing.T, m *machine) {
 	m.check(t, before, p)
 	job := strings.TrimSpace(m.must(t, "squeue -h -o %i"))
 	step := func(arguments string) string {
-		return fmt.Sprintf("srun -Q --jobid=%s --overlap %s true", job, arguments)
+		return fmt.Sprintf(onOneCPU+"srun -Q --jobid=%s --overlap %s true", job, arguments)
 	}
 	for _, event := range []struct{ name, script string }{
 		{"slurmd was restarted", restartSlurmd},

@@ -41,7 +41,13 @@ type outcome struct {
 	code    int
 	tasks   []task // by id
 	said    []string
+	// Of one that was planned before (planScript): the plan, and the CPUs granted.
+	plan, granted string
 }
+
+// onOneCPU before a command makes it cheaper to emulate; Slurm's tasks do not
+// inherit it.
+const onOneCPU = "taskset -c 0 "
 
 // steps runs commands, each of which starts a step whose tasks look at
 // themselves, one after the other: in one allocation, if arguments of salloc are
@@ -54,10 +60,9 @@ func (m *machine) steps(t *testing.T, allocation string, commands ...string) []o
 		fmt.Fprintf(&script, "step %s\n", command)
 	}
 	m.put(t, "/tmp/steps", script.String())
-	// All on one CPU is cheaper to emulate; tasks do not inherit it.
-	run := "taskset -c 0 /tmp/steps"
+	run := onOneCPU + "/tmp/steps"
 	if allocation != "" {
-		run = "taskset -c 0 salloc -Q " + allocation + " /tmp/steps"
+		run = onOneCPU + "salloc -Q " + allocation + " /tmp/steps"
 	}
 	output := m.must(t, "cat /tmp/steps >&2; "+run)
 	var outcomes []outcome
@@ -68,6 +73,10 @@ func (m *machine) steps(t *testing.T, allocation string, commands ...string) []o
 		switch {
 		case strings.HasPrefix(line, "task="):
 			current.tasks = append(current.tasks, m.parseTask(t, line))
+		case strings.HasPrefix(line, "plan="):
+			current.plan = strings.TrimPrefix(line, "plan=")
+		case strings.HasPrefix(line, "granted="):
+			current.granted = strings.TrimPrefix(line, "granted=")
 		case line == "@said":
 			said = true
 		case strings.HasPrefix(line, "@end "):
@@ -173,11 +182,15 @@ func (o outcome) line(t *testing.T, id int) line {
 	return found[0]
 }
 
+var littleMemory = regexp.MustCompile(`^mem=bind: node \d+ has \d+ MiB free for `)
+
 // warnings returns what a task was warned of.
+//
+// That little memory is free is left out: it comes and goes.
 func (o outcome) warnings(id int) []string {
 	var warnings []string
 	for _, text := range o.said {
-		if rest, found := strings.CutPrefix(text, fmt.Sprintf("gputune: node1 task %d: warning: ", id)); found {
+		if rest, found := strings.CutPrefix(text, fmt.Sprintf("gputune: node1 task %d: warning: ", id)); found && !littleMemory.MatchString(rest) {
 			warnings = append(warnings, rest)
 		}
 	}

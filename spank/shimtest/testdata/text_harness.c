@@ -53,6 +53,8 @@ int main(void)
 			uint64_t sees = strtoull(argument + absolute, &argument, 16);
 			uint64_t gpus = devices_listed(page, sees, absolute, *argument ? argument + 1 : "", &understood);
 			printf("%d %" PRIx64 "\n", understood, gpus);
+		} else if (strcmp(what, "hash") == 0) {
+			printf("%" PRIu64 "\n", text_hash(argument));
 		} else if (strcmp(what, "length") == 0) {
 			printf("%" PRIu32 "\n", list_length(argument));
 		} else if (strcmp(what, "share") == 0) {

@@ -81,7 +81,11 @@
 	CALL(GetPerformanceState, true, 1, false) \
 	CALL(GetUtilizationRates, true, 2, false) \
 	CALL(GetTemperature, true, 1, false) \
-	CALL(GetMemoryInfo, true, 0, false)
+	CALL(GetMemoryInfo, true, 0, false) \
+	CALL(GetSamples, true, 0, false) \
+	CALL(GetPcieReplayCounter, true, 1, false) \
+	CALL(GetTotalEccErrors, true, 0, false) \
+	CALL(GetFieldValues, true, 0, false)
 
 #define CALL_ENUM(name, gpu, numbers, sets) CALL_##name,
 enum call_name { CALLS(CALL_ENUM) CALL_COUNT };

@@ -167,6 +167,29 @@ static bool process(struct reader *r, char *rest, struct gpu *g)
 	return true;
 }
 
+static bool use_samples(struct reader *r, char *rest, struct gpu *g)
+{
+	g->use_count = 0;
+	for (char *word; (word = text_word(&rest));) {
+		unsigned long long n;
+		if (g->use_count == MAX_USE || !text_number(word, 100, &n))
+			return wrong(r, "utilization_samples", "numbers from 0 to 100, at most 64");
+		g->use[g->use_count++] = (unsigned int)n;
+	}
+	return true;
+}
+
+static bool field(struct reader *r, char *rest, struct gpu *g)
+{
+	unsigned long long id, value;
+	if (g->field_count == MAX_FIELDS || !text_number(text_word(&rest), UINT_MAX, &id) ||
+	    !text_number(text_word(&rest), ULLONG_MAX, &value) || text_word(&rest))
+		return wrong(r, "field", "NVML's number of a field and its value, at most 64 times");
+	g->fields[g->field_count].id = (unsigned int)id;
+	g->fields[g->field_count++].value = value;
+	return true;
+}
+
 static bool memory_clocks(struct reader *r, char *rest, struct gpu *g)
 {
 	g->memory_clock_count = 0;
@@ -294,6 +317,14 @@ static bool gpu_line(struct reader *r, const char *key, char *rest, struct gpu *
 		return numbers(r, key, rest, &g->power, 1);
 	if (IS("utilization"))
 		return two(r, key, rest, &g->utilization);
+	if (IS("utilization_samples"))
+		return use_samples(r, rest, g);
+	if (IS("pcie_replays"))
+		return numbers(r, key, rest, &g->pcie_replays, 1);
+	if (IS("ecc_errors"))
+		return two(r, key, rest, &g->ecc_errors);
+	if (IS("field"))
+		return field(r, rest, g);
 	if (IS("memory"))
 		return large(r, key, rest, &g->memory);
 	if (IS("memory_used"))
@@ -334,6 +365,8 @@ static bool conf_line(struct reader *r, const char *key, char *rest)
 		return path(r, key, rest, w->state, sizeof w->state);
 	if (IS("faults"))
 		return path(r, key, rest, w->faults_file, sizeof w->faults_file);
+	if (IS("processes"))
+		return path(r, key, rest, w->processes_file, sizeof w->processes_file);
 	if (IS("log"))
 		return path(r, key, rest, w->log, sizeof w->log);
 	if (IS("times"))
@@ -348,6 +381,16 @@ static bool fault_file_line(struct reader *r, const char *key, char *rest)
 	if (strcmp(key, "fault") == 0)
 		return fault_line(r, rest);
 	snprintf(r->why, sizeof r->why, "unknown key \"%s\": want fault", key);
+	return false;
+}
+
+/* "UUID PID BYTES [SLICE]" */
+static bool process_file_line(struct reader *r, const char *key, char *rest)
+{
+	for (unsigned int i = 0; i < r->world->gpu_count; i++)
+		if (strcmp(r->world->gpus[i].uuid, key) == 0)
+			return process(r, rest, &r->world->gpus[i]);
+	snprintf(r->why, sizeof r->why, "unknown GPU \"%s\"", key);
 	return false;
 }
 
@@ -384,6 +427,7 @@ nvmlReturn_t world_read(struct world *w)
 	snprintf(w->library, sizeof w->library, "13.580.159.04");
 	w->cuda = 13000;
 	if (!place_beside(w->state, sizeof w->state, w->conf, "fakenvml.state") ||
+	    !place_beside(w->processes_file, sizeof w->processes_file, w->conf, "fakenvml.processes") ||
 	    !place_beside(w->faults_file, sizeof w->faults_file, w->conf, "fakenvml.faults")) {
 		complain("%s: name too long", w->conf);
 		return NVML_ERROR_DRIVER_NOT_LOADED;
@@ -406,6 +450,14 @@ nvmlReturn_t world_read(struct world *w)
 		free(text);
 	} else if (errno != ENOENT) {
 		complain("%s: %s", w->faults_file, strerror(errno));
+		good = false;
+	}
+	text = good ? text_read(w->processes_file, NULL, 0) : NULL;
+	if (text) {
+		good = lines(&(struct reader){.world = w, .file = w->processes_file}, text, process_file_line);
+		free(text);
+	} else if (good && errno != ENOENT) {
+		complain("%s: %s", w->processes_file, strerror(errno));
 		good = false;
 	}
 	snprintf(w->identity, sizeof w->identity, "%s/%s", of_conf, of_faults);

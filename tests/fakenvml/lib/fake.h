@@ -26,6 +26,8 @@ enum {
 	MAX_CLOCKS = 32,   /* memory clocks of one GPU */
 	MAX_PROCESSES = 64, /* of one GPU */
 	MAX_FAULTS = 256,
+	MAX_USE = 64,	   /* samples of one GPU's use */
+	MAX_FIELDS = 64,   /* of one GPU */
 	MASK_WORDS = 128, /* 8192 CPUs or nodes */
 	NAME_SIZE = NVML_DEVICE_NAME_V2_BUFFER_SIZE,
 };
@@ -107,6 +109,14 @@ struct gpu {
 	unsigned int temperature, pstate, power;  /* °C; P0 is 0; mW */
 	struct value utilization;		  /* %: GPU, memory */
 	unsigned long long memory, memory_used;	  /* bytes */
+	unsigned int use[MAX_USE], use_count;	  /* %, sampled in turn; none: not supported */
+	unsigned int pcie_replays;
+	struct value ecc_errors; /* corrected, uncorrected */
+	struct {
+		unsigned int id;
+		unsigned long long value;
+	} fields[MAX_FIELDS];
+	unsigned int field_count;
 };
 
 /* One line "fault …". */
@@ -123,7 +133,7 @@ struct fault {
 
 /* All that the description and the faults file say, read anew at every call. */
 struct world {
-	char conf[PATH_MAX], faults_file[PATH_MAX], state[PATH_MAX], log[PATH_MAX], times[PATH_MAX];
+	char conf[PATH_MAX], faults_file[PATH_MAX], processes_file[PATH_MAX], state[PATH_MAX], log[PATH_MAX], times[PATH_MAX];
 	char identity[256]; /* of both files, so that uses are counted anew when one changes */
 	char driver[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE], library[NVML_SYSTEM_NVML_VERSION_BUFFER_SIZE];
 	unsigned int cuda;

@@ -43,6 +43,8 @@ static void each(nvmlDevice_t d, int place, nvmlReturn_t want)
 		nvmlPciInfo_t pci;
 		nvmlUtilization_t utilization;
 		nvmlMemory_t memory;
+		nvmlMemory_v2_t memory2;
+		nvmlFieldValue_t fields[2];
 		char text[96];
 	} out;
 	void *p = place ? &out : NULL;
@@ -81,6 +83,11 @@ static void each(nvmlDevice_t d, int place, nvmlReturn_t want)
 	WANT(want, nvmlDeviceGetUtilizationRates(d, p));
 	WANT(want, nvmlDeviceGetTemperature(d, NVML_TEMPERATURE_GPU, u));
 	WANT(want, nvmlDeviceGetMemoryInfo(d, p));
+	out.memory2.version = nvmlMemory_v2;
+	WANT(want, nvmlDeviceGetMemoryInfo_v2(d, p));
+	WANT(want, nvmlDeviceGetPcieReplayCounter(d, u));
+	WANT(want, nvmlDeviceGetTotalEccErrors(d, NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_VOLATILE_ECC, p));
+	WANT(want, nvmlDeviceGetFieldValues(d, 2, p));
 }
 
 /* Those that answer nothing. */
@@ -161,6 +168,23 @@ static void sizes(nvmlDevice_t d)
 	WANT(NVML_SUCCESS, nvmlDeviceGetComputeRunningProcesses_v3(d, &count, processes));
 	CHECK(processes[0].pid == 17 && processes[1].pid == 18);
 	free(processes);
+
+	nvmlValueType_t type;
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetSamples(d, NVML_GPU_UTILIZATION_SAMPLES, 0, NULL, NULL, NULL));
+	WANT(NVML_ERROR_NOT_SUPPORTED, nvmlDeviceGetSamples(d, NVML_TOTAL_POWER_SAMPLES, 0, &type, &count, NULL));
+	WANT(NVML_SUCCESS, nvmlDeviceGetSamples(d, NVML_GPU_UTILIZATION_SAMPLES, 0, &type, &count, NULL));
+	CHECK(type == NVML_VALUE_TYPE_UNSIGNED_INT && count == 100);
+	nvmlSample_t *samples = malloc(count * sizeof *samples);
+	WANT(NVML_SUCCESS, nvmlDeviceGetSamples(d, NVML_GPU_UTILIZATION_SAMPLES, 0, &type, &count, samples));
+	for (unsigned int i = 1; i < count; i++)
+		CHECK(samples[i].timeStamp == samples[i - 1].timeStamp + 100000 && samples[i].sampleValue.uiVal + samples[i - 1].sampleValue.uiVal == 100);
+	WANT(NVML_ERROR_NOT_FOUND, nvmlDeviceGetSamples(d, NVML_GPU_UTILIZATION_SAMPLES, ~0ULL / 2, &type, &count, samples));
+	free(samples);
+
+	nvmlFieldValue_t field[2] = {{.fieldId = 197}, {.fieldId = 198}};
+	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetFieldValues(d, 0, field));
+	WANT(NVML_SUCCESS, nvmlDeviceGetFieldValues(d, 2, field));
+	CHECK(field[0].nvmlReturn == NVML_SUCCESS && field[0].value.ullVal == 4096 && field[1].nvmlReturn == NVML_ERROR_NOT_SUPPORTED);
 
 	unsigned int rows[4];
 	WANT(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetRemappedRows(d, rows, NULL, NULL, NULL));

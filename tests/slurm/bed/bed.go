@@ -71,6 +71,7 @@ type Bed struct {
 	host      string
 	addresses []string // what host resolves to
 	ports     [2]int   // slurmctld, slurmd
+	firstJob  int      // the lowest job number
 	claims    claims
 	nursery   *nursery
 	proc      procfs
@@ -148,6 +149,9 @@ func start(ctx context.Context, options Options) (_ *Bed, err error) {
 		if b.ports[i], err = b.claims.port(); err != nil {
 			return nil, err
 		}
+	}
+	if b.firstJob, err = b.claims.jobs(); err != nil {
+		return nil, err
 	}
 	if b.Auth != authNone {
 		if err := b.startMunged(ctx); err != nil {

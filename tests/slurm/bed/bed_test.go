@@ -452,7 +452,7 @@ func TestFolderOfOnesOwn(t *testing.T) {
 		if err := b.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(b.Log(Slurmd), "launch task StepId=1.0") {
+		if !strings.Contains(b.Log(Slurmd), fmt.Sprintf("launch task StepId=%d.0", b.firstJob)) {
 			t.Errorf("the kept log does not have the step:\n%s", b.Log(Slurmd))
 		}
 	}

@@ -62,6 +62,20 @@ func (c *claims) freeName() (string, error) {
 	return "", err
 }
 
+// jobs claims a thousand job numbers and returns the first. MaxJobId is at most
+// 67,043,328 (slurm.conf(5)).
+func (c *claims) jobs() (int, error) {
+	const attempts, ranges, size = 100, 60_000, 1000
+	var err error
+	for range attempts {
+		first := size * (1 + rand.IntN(ranges))
+		if err = c.take("jobs/" + strconv.Itoa(first)); err == nil {
+			return first, nil
+		}
+	}
+	return 0, err
+}
+
 // port claims a TCP port that nobody listens on. It is below the range that
 // the kernel gives to outgoing connections (32768 upwards by default,
 // ip_local_port_range), so that none of those takes it before the daemon does.

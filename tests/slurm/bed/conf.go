@@ -80,6 +80,8 @@ func (b *Bed) slurmConf() (parameters, error) {
 	in := func(names ...string) string { return filepath.Join(append([]string{b.Dir}, names...)...) }
 	var p parameters
 	p.set("ClusterName", b.Cluster)
+	// What looks at the machine's processes tells jobs by their numbers.
+	p.set("FirstJobId", strconv.Itoa(b.firstJob))
 	p.set("SlurmctldHost", b.host+"(127.0.0.1)")
 	p.set("SlurmctldPort", strconv.Itoa(b.ports[0]))
 	p.set("SlurmdPort", strconv.Itoa(b.ports[1]))

@@ -40,7 +40,7 @@ func TestConfigurationFiles(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, "etc"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			b := &Bed{Dir: dir, Node: "node03", Cluster: "bed1x", Auth: c.auth, options: options, host: "host", addresses: c.addresses, ports: [2]int{21000, 22000}}
+			b := &Bed{Dir: dir, Node: "node03", Cluster: "bed1x", Auth: c.auth, options: options, host: "host", addresses: c.addresses, ports: [2]int{21000, 22000}, firstJob: 7000}
 			if err := b.writeConfiguration(); err != nil {
 				t.Fatal(err)
 			}

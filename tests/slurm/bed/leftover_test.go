@@ -88,7 +88,11 @@ func TestRunningStepIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := strings.Join(b.LeftBehind(), "\n")
-	for _, wanted := range []string{"slurmstepd: [1.0]", "sleep 1000", "cgroup /sys/fs/cgroup/devices/slurm_" + b.Node + "/uid_0/job_1/step_0/task_0", "spool " + b.Dir + "/spool/" + b.Node + "_1.0"} {
+	job := strconv.Itoa(b.firstJob)
+	for _, wanted := range []string{
+		"slurmstepd: [" + job + ".0]", "sleep 1000",
+		"cgroup /sys/fs/cgroup/devices/slurm_" + b.Node + "/uid_0/job_" + job + "/step_0/task_0", "spool " + b.Dir + "/spool/" + b.Node + "_" + job + ".0",
+	} {
 		if !strings.Contains(left, wanted) {
 			t.Errorf("want %q, got:\n%s", wanted, left)
 		}
@@ -117,7 +121,7 @@ func TestStopWithoutSlurmd(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-b.daemon(Slurmd).exited
-	frozen := filepath.Join(cgroupRoot, "freezer", b.cgroups.name(), "uid_0", "job_1", "step_0", "freezer.state")
+	frozen := filepath.Join(cgroupRoot, "freezer", b.cgroups.name(), "uid_0", "job_"+strconv.Itoa(b.firstJob), "step_0", "freezer.state")
 	if err := os.WriteFile(frozen, []byte("FROZEN"), 0); err != nil {
 		t.Fatal(err)
 	}

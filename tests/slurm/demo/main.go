@@ -31,9 +31,10 @@ func main() {
 func demo(ctx context.Context) (err error) {
 	fmt.Println("Starting Slurm on loopback …")
 	s, err := site.Start(ctx, site.Options{Bed: bed.Options{ConstrainDevices: true}})
-	if errors.Is(err, bed.ErrUnavailable) {
-		fmt.Printf("  %v: devices are not constrained in this demonstration\n", err)
-		s, err = site.Start(ctx, site.Options{})
+	if why := err; errors.Is(err, bed.ErrUnavailable) {
+		if s, err = site.Start(ctx, site.Options{}); err == nil {
+			fmt.Printf("  %v: devices are not constrained in this demonstration\n", why)
+		}
 	}
 	if err != nil {
 		return err

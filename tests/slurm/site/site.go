@@ -176,7 +176,7 @@ func (s *Site) jobs(ctx context.Context, tree, config string, options *Options) 
 		options.Config += fmt.Sprintf("[gpu_mps]\nprogram = %q\n%s", s.MPS.Control(), options.MPS)
 	}
 	// A table of its own may be the first thing in Config.
-	options.Config = fmt.Sprintf("state = %q\nrun = %q\n", s.StateFolder, s.RunFolder) + options.Config
+	options.Config = fmt.Sprintf("state = %q\nrun = %q\njournal = \"\"\n", s.StateFolder, s.RunFolder) + options.Config
 	options.Arguments = append(options.Arguments, "run="+s.RunFolder)
 	return nil
 }

@@ -9,14 +9,28 @@ import (
 // clockTick is the unit of times in /proc/<pid>/stat: USER_HZ, 100 on every Linux that Go runs on.
 const clockTick = time.Second / 100
 
-// CPUTime is the CPU time that this boot's QEMU has used, of the user and of the kernel: what a machine costs, however busy
-// the host is.
+// CPUTime is the CPU time that the machine's QEMU has used in all its boots, of the user and of the kernel: what a machine
+// costs, however busy the host is. The end of a boot that Reboot shuts down is not in it.
 func (vm *VM) CPUTime() (time.Duration, error) {
 	s, err := vm.session()
 	if err != nil {
 		return 0, err
 	}
-	return cpuTime(s.qemu.process.Pid)
+	used, err := cpuTime(s.qemu.process.Pid)
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.before + used, err
+}
+
+// count adds up what a boot has used that is about to end.
+func (vm *VM) count(s *session) {
+	used, err := cpuTime(s.qemu.process.Pid)
+	if err != nil {
+		return // it has ended by itself
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.before += used
 }
 
 // cpuTime adds fields 14 and 15 of /proc/<pid>/stat (proc_pid_stat(5)): utime and stime.

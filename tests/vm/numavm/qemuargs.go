@@ -16,10 +16,13 @@ const (
 
 // kernelArgs are the guest kernel's command line. With panic=-1 it restarts at once after a panic, which -no-reboot turns
 // into the end of QEMU. On a host that is busy the kernel's check of its timer may fail, which is a panic: no_timer_check. The
-// others save emulated CPU time at boot; tsc=reliable keeps kernel 6.12 from falling back to hpet.
+// others save emulated CPU time at boot; tsc=reliable keeps kernel 6.12 from falling back to hpet. All CPUs are emulated by one
+// thread, with a cache of translated code for each: what systemd starts, Slurm's daemons too, stays on one of them and so
+// finds its code there. The agent and what it runs are free, and so are Slurm's tasks, which Slurm binds.
 var kernelArgs = []string{
 	"root=" + rootPartition, "rootwait", "rw", "console=ttyS0", "panic=-1", "oops=panic", "quiet", "systemd.show_status=no",
 	"mitigations=off", "pcie_ports=compat", "nokaslr", "cryptomgr.notests", "tsc=reliable", "no_timer_check",
+	"systemd.cpu_affinity=0",
 }
 
 // noUdev are the arguments that leave systemd-udevd out: 5 to 8 s of a boot.

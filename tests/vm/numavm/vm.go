@@ -61,6 +61,7 @@ type VM struct {
 	mu     sync.Mutex
 	cur    *session
 	closed bool
+	before time.Duration // CPU time of the boots that have ended
 }
 
 var errClosed = errors.New("the virtual machine is closed")
@@ -210,6 +211,7 @@ func (vm *VM) Reboot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	vm.count(s)
 	// The agent ends before the command does: -no-reboot makes the restart QEMU's end.
 	var ended *MachineError
 	if _, err := vm.Exec(ctx, Command{Argv: []string{"sh", "-c", "systemctl reboot && sleep 300"}}); !errors.As(err, &ended) {
@@ -229,6 +231,7 @@ func (vm *VM) PowerCycle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	vm.count(s)
 	s.end("its power was cut")
 	<-s.dead
 	return vm.boot(ctx)

@@ -69,8 +69,8 @@ func TestSuites(t *testing.T) {
 			share := t.TempDir()
 			vm := start(t, numavm.Options{Suite: on.suite, Topology: topo, Shares: []numavm.Share{{Dir: share, Name: "extra"}}, Env: []string{"GREETING=hello all"}})
 			testRelease(t, vm, topo, share)
-			t.Run("slurm", func(t *testing.T) { testSlurm(t, vm, on.suite, topo) })
-			if on.suite == numavm.Trixie {
+			if on.suite == numavm.Trixie { // the plugin's tests start each suite's Slurm
+				t.Run("slurm", func(t *testing.T) { testSlurm(t, vm, on.suite, topo) })
 				t.Run("commands", func(t *testing.T) { testCommands(t, vm) })
 				t.Run("streaming", func(t *testing.T) { testStreaming(t, vm) })
 				t.Run("put", func(t *testing.T) { testPut(t, vm) })
@@ -399,7 +399,7 @@ func testSlurmAnew(t *testing.T, vm *numavm.VM) {
 	if got := output(t, vm, "pgrep -f '^[^ ]*sleep 9999$' || echo none; squeue -h; cd /etc/slurm; ls *.conf"); got != "none\ncgroup.conf\ngres.conf\nslurm.conf\n" {
 		t.Errorf("left of the first: %q", got)
 	}
-	res, err := vm.Run(t.Context(), "NODELINE='SocketsPerBoard=1 CoresPerSocket=64' SLURM_WAIT=15 slurm-up")
+	res, err := vm.Run(t.Context(), "NODELINE='SocketsPerBoard=1 CoresPerSocket=64' SLURM_WAIT=10 slurm-up")
 	if err != nil || res.Code == 0 || !strings.Contains(res.Output, "not idle") || !strings.Contains(res.Output, "CoresPerSocket") {
 		t.Errorf("a node with more cores than it has: %+v, %v; want it refused, with Slurm's reasons", res, err)
 	}

@@ -10,8 +10,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gputune/tests/vm/internal/agent"
 	"gputune/tests/vm/internal/wire"
@@ -22,6 +25,10 @@ const (
 	portTimeout = time.Minute
 )
 
+func init() {
+	runtime.LockOSThread() // main's thread is the one that is freed and executes
+}
+
 func main() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if err := run(log); err != nil {
@@ -31,6 +38,10 @@ func main() {
 }
 
 func run(log *slog.Logger) error {
+	if err := free(); err != nil {
+		return err
+	}
+	runtime.UnlockOSThread()
 	port, err := openPort()
 	if err != nil {
 		return err
@@ -45,6 +56,29 @@ func run(log *slog.Logger) error {
 		return err
 	}
 	return agent.Serve(&patientPort{File: port}, agent.Options{Greeting: greeting, Cgroup: cgroup, Log: log})
+}
+
+// free lets this process and what it starts run on every CPU, and not only on that to which systemd keeps its services. Only
+// one of a Go program's threads can be freed, so that it begins anew.
+func free() error {
+	var before, after unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return fmt.Errorf("own affinity: %w", err)
+	}
+	all := before
+	for cpu := range 1024 {
+		all.Set(cpu)
+	}
+	if err := unix.SchedSetaffinity(0, &all); err != nil {
+		return fmt.Errorf("own affinity: %w", err)
+	}
+	if err := unix.SchedGetaffinity(0, &after); err != nil {
+		return fmt.Errorf("own affinity: %w", err)
+	}
+	if before == after {
+		return nil
+	}
+	return fmt.Errorf("beginning anew: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
 // openPort waits for the port and opens it. There may be no udev, so /dev/virtio-ports is not to be relied on.

@@ -1,0 +1,130 @@
+package step
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"gputune/conf"
+	"gputune/internal/idset"
+	"gputune/internal/nic"
+	"gputune/internal/placement"
+	"gputune/internal/template"
+	"gputune/internal/topology"
+)
+
+// Variables are those that the site wants a task to have, unless the user has set
+// them.
+type Variables struct {
+	GPUs idset.Set // of the machine: the variables are for a task with exactly these
+	Set  []string  // "NAME=VALUE", by name
+	Left []string  // names of those whose value is not known
+}
+
+// readTemplates notes the site's templates, and the network devices if any needs
+// one. Those cost a walk over the PCI bus where no snapshot has them.
+func (s *Step) readTemplates(config conf.Config) error {
+	s.templates = config.Templates()
+	if !slices.ContainsFunc(slices.Collect(maps.Values(s.templates)), template.Template.NeedsNIC) {
+		return nil
+	}
+	root := string(config.Paths.Machine)
+	machine := s.Machine
+	if len(machine.NICs) == 0 {
+		var err error
+		if machine, err = topology.Read(root, topology.Options{NICs: true}); err != nil {
+			return err
+		}
+	}
+	s.nics = nic.Usable(root, machine)
+	return nil
+}
+
+// variables fills in the site's templates for all tasks, for each GPU of the step
+// and for a task whose GPUs are not known. Which GPUs a task has whose environment
+// decides is not known yet: the likeliest is that it sees all of the step's.
+func (s *Step) variables(layout Layout, result *Result) {
+	if len(s.templates) == 0 {
+		return
+	}
+	tasks := make([]idset.Set, len(result.Tasks))
+	likely := s.likely(layout, result)
+	for i, outcome := range result.Tasks {
+		tasks[i] = idset.Of(outcome.Binding.GPUs...)
+		if outcome.ByEnvironment {
+			tasks[i] = likely[i]
+		}
+	}
+	for i, v := range s.fill(tasks) {
+		result.Tasks[i].Variables = v
+	}
+	var single []idset.Set
+	for gpu := range result.GPUs.All() {
+		single = append(single, idset.Of(gpu))
+	}
+	result.OfGPU = s.fill(single)
+	result.Anywhere = s.fill([]idset.Set{{}})[0]
+}
+
+// likely returns the GPUs of each task as if each saw all of the step's.
+func (s *Step) likely(layout Layout, result *Result) []idset.Set {
+	layout.Tasks = slices.Clone(layout.Tasks)
+	for i := range layout.Tasks {
+		layout.Tasks[i].GPUs = slices.Collect(result.GPUs.All())
+	}
+	sets := make([]idset.Set, len(layout.Tasks))
+	for i, binding := range placement.Plan(s.Machine, layout.Request()).Tasks {
+		sets[i] = idset.Of(binding.GPUs...)
+	}
+	return sets
+}
+
+// fill fills in the templates for tasks that have these GPUs, in the tasks' order:
+// those that are as near to several network devices take turns.
+func (s *Step) fill(tasks []idset.Set) []Variables {
+	gpus := make([][]topology.GPU, len(tasks))
+	for i, set := range tasks {
+		for gpu := range set.All() {
+			gpus[i] = append(gpus[i], s.Machine.GPUs[gpu])
+		}
+	}
+	filled := make([]Variables, len(tasks))
+	for i, near := range nic.Assign(gpus, s.nics) {
+		var nodes idset.Set
+		known := true
+		for _, gpu := range gpus[i] {
+			nodes = nodes.Or(gpu.Nodes)
+			known = known && !gpu.Nodes.Empty()
+		}
+		place := template.Place{NIC: near.Best, NICs: near.All}
+		if known {
+			place.Nodes = nodes.String()
+		}
+		got := template.Fill(s.templates, place, func(string) bool { return false }) // the task knows what it has
+		filled[i] = Variables{GPUs: tasks[i], Left: slices.Sorted(maps.Keys(got.Left))}
+		for _, name := range slices.Sorted(maps.Keys(got.Set)) {
+			filled[i].Set = append(filled[i].Set, name+"="+got.Set[name])
+		}
+	}
+	return filled
+}
+
+// ErrNoRoom is in the error of Pack.
+var ErrNoRoom = errors.New("no room for it")
+
+// Pack writes variables as the task reads them: strings, each ended by NUL, those
+// without "=" being the ones that are not set, and a NUL after the last. What does
+// not fit into size bytes is left out as a whole; the error names it.
+func (v Variables) Pack(size int) (string, error) {
+	var text string
+	var failed []error
+	for _, variable := range slices.Concat(v.Set, v.Left) {
+		if len(text)+len(variable)+2 > size {
+			failed = append(failed, fmt.Errorf("%.100s: %w", variable, ErrNoRoom))
+			continue
+		}
+		text += variable + "\x00"
+	}
+	return text + "\x00", errors.Join(failed...)
+}
