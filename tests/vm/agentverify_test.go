@@ -40,7 +40,7 @@ func testAgentVerifies(t *testing.T, m *machine) {
 	m.startAgent(t, agentConfig(""))
 	const folder = "/tmp/wander"
 	m.must(t, "rm -rf "+folder+"; mkdir "+folder)
-	m.must(t, fmt.Sprintf("setsid srun -Q --exclusive -n1 -c8 --gpus=4 --gpu-bind=map_gpu:1 --gpu-numa-bind=enforce=affinity %s/wander %s </dev/null >%[2]s/out 2>&1 &", guestTools, folder))
+	m.must(t, fmt.Sprintf("setsid srun -Q -n1 -c8 --gpus=1 --gpu-numa-bind=enforce=affinity %s/wander %s </dev/null >%[2]s/out 2>&1 &", guestTools, folder))
 	worker := strings.TrimSpace(m.waitFor(t, "the worker", "cat "+folder+"/started"))
 	job := strings.TrimSpace(m.must(t, "squeue -h -o %i"))
 	plan := map[string]string{}
