@@ -40,7 +40,11 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 1 {
-		worker := exec.Command("/proc/self/exe", append(args, "worker")...)
+		self, err := os.Executable() // by its name, which is the process's
+		if err != nil {
+			return err
+		}
+		worker := exec.Command(self, append(args, "worker")...)
 		worker.Stderr = os.Stderr
 		return worker.Run()
 	}
