@@ -31,7 +31,7 @@ const driverDropIn = `[ ! -e /etc/systemd/system/gputuned.service.d/driver.conf 
 mkdir -p /etc/systemd/system/gputuned.service.d /var/lib/prometheus/node-exporter
 printf '[Service]\nReadWritePaths=/var/lib/fakenvml\n' >/etc/systemd/system/gputuned.service.d/driver.conf
 systemctl daemon-reload
-PROC_DRIVER=1 testroot-up # so that the machine is at /, as on a node
+` + gpuOfNode1First + ` PROC_DRIVER=1 testroot-up # so that the machine is at /, as on a node
 `
 
 // startAgent starts the service, which has to say that it is ready.

@@ -195,7 +195,7 @@ printf '#!/bin/sh\n[ $((SLURM_JOB_ID %% 3)) = 0 ] && exit 0\nexec /usr/sbin/gput
 const afterBoot = `#!/bin/bash
 export PATH=/host/tree/tests/vm/guest:$PATH
 until [ -e /host/tree/build/vm-tools ]; do sleep 0.2; done
-PROC_DRIVER=1 testroot-up
+` + gpuOfNode1First + ` PROC_DRIVER=1 testroot-up
 nvml-up
 sed -i "/^gpu $(cat /etc/split)$/a mig_mode 1" /var/lib/fakenvml/fakenvml.conf
 env -i /var/lib/fakenvml/fakenvml reset
