@@ -138,8 +138,8 @@ test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger
 	$(GO) test -race -short ./agent/... ./cmd/... ./conf/... ./epilog/... ./internal/... ./prolog/... ./spank/... ./tests/machines/... ./tests/fakenvml/...
 	$(GO) test ./internal/ledger ./internal/mig ./tests/fakenvml # every kill point, which the race detector has no time for
 	$(GO) test -count=1 -v -run 'Published|Lstopo' ./internal/topology/... # says how many files of real machines were read
-	$(GO) test -count=1 -v ./tests/kernel # settings of a node on this machine's kernel, put back whatever happens; as root
-	$(GO) test -count=1 -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
+	$(GO) test -count=1 -timeout 20m -v ./tests/kernel # settings of a node on this machine's kernel, put back whatever happens; as root
+	$(GO) test -count=1 -timeout 30m -v ./tests/node # Prolog, Epilog and restore on a made-up node, killed at every system call
 
 .PHONY: test-package
 test-package: rpm deb $(BUILD)/deps-test.stamp $(BUILD)/deps-judge.stamp ## rpm and deb: the same bytes twice, installed, upgraded, removed

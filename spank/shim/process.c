@@ -100,15 +100,16 @@ void process_forked(spank_t sp)
 
 	if (!process.limited || spank_get_item(sp, S_TASK_PID, &pid) != ESPANK_SUCCESS)
 		return;
+	/* Not permitted without that capability: the task takes what it can get, and says so. */
 	if (prlimit(pid, RLIMIT_MEMLOCK, NULL, &limit)) {
-		slurm_error("gputune: RLIMIT_MEMLOCK of pid %d: %m", (int)pid);
+		slurm_debug("gputune: RLIMIT_MEMLOCK of pid %d: %m", (int)pid);
 		return;
 	}
 	if (limit.rlim_max >= process.memlock) /* the task sets its soft limit itself */
 		return;
 	limit.rlim_cur = limit.rlim_max = process.memlock;
 	if (prlimit(pid, RLIMIT_MEMLOCK, &limit, NULL))
-		slurm_error("gputune: RLIMIT_MEMLOCK of pid %d cannot be raised: %m", (int)pid);
+		slurm_debug("gputune: RLIMIT_MEMLOCK of pid %d cannot be raised: %m", (int)pid);
 }
 
 static void warn_memlock(rlim_t got)

@@ -51,7 +51,7 @@ func TestMemlock(t *testing.T) {
 		t.Errorf("a step that is bound: %v", got)
 	}
 	script, output := filepath.Join(s.Folder, "script"), filepath.Join(s.Folder, "output")
-	text := "#!/bin/sh\n" + locked + "batch\nulimit -Sl 64\nsrun -n1 " + locked + "step\nsrun -n2 --propagate=NONE " + locked + "two\n"
+	text := "#!/bin/sh\n" + locked + "batch\nulimit -Sl 64\nsrun -Q -n1 " + locked + "step\nsrun -Q -n2 --propagate=NONE " + locked + "two\n"
 	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -128,6 +128,7 @@ echo "# files"
 ` + guestTools + `/listing -unchanged /usr -without /run/testroot -without /var/log -without /run/log \
 	-without /var/lib/apt -without /var/cache/apt -without /var/cache/debconf -without /var/lib/dpkg/status-old \
 	-without /run/systemd/ask-password-block -without /run/systemd/incoming -without /run/systemd/journal/seqnum \
+	-without /run/systemd/journal/kernel-seqnum -without /run/systemd/propagate -without /run/systemd/unit-root \
 	-without /var/spool/slurmctld -without /var/spool/slurmd -without /run/slurmd.pid -without /run/slurmctld.pid \
 	/etc /usr /var /run /root /home /opt /srv || exit
 echo "# units"
