@@ -69,8 +69,7 @@ func allTests() []tests {
 			{"AgentVerifies", testAgentVerifies},
 			{"AgentRecovers", testAgentRecovers},
 			{"AgentKilled", testAgentKilled},
-			{"SettingsPowerCut", testSettingsPowerCut}, // the last two: they boot
-			{"AgentPowerCut", testAgentPowerCut},
+			{"SettingsPowerCut", testSettingsPowerCut}, // the last: it boots
 		}},
 		// Without gputune, which an administrator installs.
 		{"n4c", bare, "", []test{{"Install", testInstall}}},
