@@ -1,7 +1,10 @@
 package job
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -52,8 +55,15 @@ func (w *profile) file(s *scene) (suffix, text string) { return s.tasksFile() }
 // caution implements cautious. The job's cgroup is not there yet; whether it will
 // have a limit of swap the machine tells all the same.
 func (w *profile) caution(s *scene) string {
-	if !w.plan.NoSwap || cgroup.CountsSwap(s.root) {
+	if !w.plan.NoSwap || cgroup.CountsSwap(s.root) || !swaps(string(s.site.Paths.Machine)) {
 		return ""
 	}
 	return "swap: this node cannot keep a job's memory from being swapped out: it needs cgroup v2 and a kernel that counts swap"
+}
+
+// swaps tells whether a machine has somewhere to swap to: /proc/swaps, proc(5), has
+// a line for each place below its head.
+func swaps(machine string) bool {
+	text, err := os.ReadFile(filepath.Join(machine, "proc/swaps"))
+	return err == nil && bytes.Count(text, []byte("\n")) > 1
 }

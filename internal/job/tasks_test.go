@@ -49,6 +49,10 @@ func TestTasksFile(t *testing.T) {
 					}
 				}
 			}
+			const places = "Filename Type Size Used Priority\n/dev/sda2 partition 8388604 0 -2\n"
+			if err := os.WriteFile(filepath.Join(string(h.Site.Paths.Machine), "proc/swaps"), []byte(places), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			h.Prolog(t.Context())
 			files := h.files(t)
 			notice := files["/run/gputune/jobs/42.notice"]
@@ -62,5 +66,27 @@ func TestTasksFile(t *testing.T) {
 				t.Error("the file is left after the Epilog")
 			}
 		})
+	}
+}
+
+// Nobody is warned of swapping where there is no place for it.
+func TestSwaps(t *testing.T) {
+	machine := t.TempDir()
+	if swaps(machine) {
+		t.Error("a kernel without swapping")
+	}
+	if err := os.Mkdir(filepath.Join(machine, "proc"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{
+		"Filename\tType\tSize\tUsed\tPriority\n":                                   false,
+		"Filename\tType\tSize\tUsed\tPriority\n/dev/sda2 partition 8388604 0 -2\n": true,
+	} {
+		if err := os.WriteFile(filepath.Join(machine, "proc/swaps"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := swaps(machine); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
 	}
 }

@@ -155,7 +155,7 @@ func TestCoreIsHardened(t *testing.T) {
 	o.wantHardened(t)
 	o.wantBoundNow(t)
 	o.wantGuarded(t)
-	if want := []string{"gputune_core_bind", "gputune_core_locate", "gputune_core_open"}; !slices.Equal(o.exported, want) {
+	if want := []string{"gputune_core_bind", "gputune_core_limit", "gputune_core_locate", "gputune_core_open"}; !slices.Equal(o.exported, want) {
 		t.Errorf("exports %v, want %v", o.exported, want)
 	}
 }
