@@ -23,6 +23,15 @@ const cgroupOf = `pid=$(pgrep -f '^slurmstepd: \[%[1]s\.' | head -n 1)
 group=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup | sed 's,\(slurmstepd.scope/[^/]*\)/.*,\1,')
 `
 
+// onTrixieOnly skips a test on other suites that takes long and of which nothing
+// differs by release.
+func onTrixieOnly(t *testing.T, m *machine) {
+	t.Helper()
+	if m.suite != numavm.Trixie {
+		t.Skip("on trixie only")
+	}
+}
+
 // killJob kills all that a job has on the node, with its slurmstepds, at once.
 func (m *machine) killJob(t *testing.T, job string) {
 	t.Helper()
@@ -65,6 +74,7 @@ func noneHeld(jobs ...string) string {
 // come, is put back after the grace and not before; a job that lives keeps what it
 // has. All kinds of settings, in the unit as shipped.
 func testAgentRecovers(t *testing.T, m *machine) {
+	onTrixieOnly(t, m)
 	m.must(t, installMPS+"; systemctl stop gputuned")
 	before, node := m.gpuState(t), m.must(t, ofNode+"; "+ofIRQs)
 	m.startAgent(t, agentConfig(""))
@@ -124,6 +134,8 @@ func testAgentRecovers(t *testing.T, m *machine) {
 	m.must(t, withEpilog+"; scancel "+mig.id+" "+mps.id)
 	lives.release(t)
 	m.checkAsBefore(t, before)
+	// Slurm leaves the cgroups of slurmstepds that were killed.
+	m.must(t, "find /sys/fs/cgroup/system.slice/node1_slurmstepd.scope -depth -type d -path '*/job_*' -exec rmdir {} + 2>/dev/null; true")
 	m.must(t, "systemctl stop gputuned")
 	m.forgetLog(t)
 }
@@ -154,9 +166,7 @@ echo $kills
 // The agent is killed twenty times while jobs begin, run and end, of which some have
 // no Epilog. Nothing stays, and nothing is put back under a job that runs.
 func testAgentKilled(t *testing.T, m *machine) {
-	if m.suite != numavm.Trixie {
-		t.Skip("nothing of it differs by release, and it takes long")
-	}
+	onTrixieOnly(t, m)
 	before := m.gpuState(t)
 	m.must(t, withDropIn("RestartSec=100ms"))
 	m.startAgent(t, agentConfig(""))
