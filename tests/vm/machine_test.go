@@ -32,6 +32,8 @@ type machine struct {
 	layout *layout
 	gpus   map[int]string // PCI address by minor number
 	log    *strings.Builder
+
+	batches int // jobs of holdJob so far
 }
 
 // start boots a machine and installs gputune in it, but for one that is to be bare.

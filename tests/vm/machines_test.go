@@ -64,6 +64,11 @@ func allTests() []tests {
 			{"SettingsOfNode", testSettingsOfNode},
 			{"SettingsKilled", testSettingsKilled},
 			{"SettingsShared", testSettingsShared},
+			{"AgentHangs", testAgentHangs},
+			{"AgentUnit", testAgentUnit},
+			{"AgentVerifies", testAgentVerifies},
+			{"AgentRecovers", testAgentRecovers},
+			{"AgentKilled", testAgentKilled},
 			{"SettingsPowerCut", testSettingsPowerCut}, // the last: it boots
 		}},
 		// Without gputune, which an administrator installs.

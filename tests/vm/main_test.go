@@ -50,7 +50,10 @@ func build() error {
 		return err
 	}
 	commands := [][]string{
-		{"go", "build", "-o", tools, "./tests/vm/cmd/escape", "./tests/vm/cmd/confine", "./tests/vm/cmd/listing", "./tests/vm/cmd/worker"},
+		{
+			"go", "build", "-o", tools, "./tests/vm/cmd/escape", "./tests/vm/cmd/confine", "./tests/vm/cmd/hold", "./tests/vm/cmd/wander",
+			"./tests/vm/cmd/listing", "./tests/vm/cmd/worker",
+		},
 		{"go", "test", "-c", "-o", filepath.Join(tools, "cgroup.test"), "./internal/cgroup"},
 		{"go", "test", "-c", "-o", filepath.Join(tools, "kernel.test"), "./tests/kernel"},
 		{"cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(tools, "look-at-task"), "tests/vm/testdata/look-at-task.c"},

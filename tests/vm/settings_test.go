@@ -43,7 +43,8 @@ const asNobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
 // is "" or asNobody.
 func (m *machine) holdJob(t *testing.T, as, options string) *batch {
 	t.Helper()
-	b := &batch{m: m, dir: "/tmp/held-job"}
+	m.batches++
+	b := &batch{m: m, dir: fmt.Sprintf("/tmp/held-job-%d", m.batches)}
 	m.must(t, "rm -rf "+b.dir+" && mkdir -m 777 "+b.dir) // jobs of other users write there
 	m.put(t, b.dir+"/script", batchScript)
 	output := m.must(t, fmt.Sprintf(`id=$(%[3]ssbatch --parsable -n1 -D / -o %[1]s/out %[2]s %[1]s/script %[1]s) || exit

@@ -1,0 +1,204 @@
+//go:build vm
+
+package vm
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// grace is agent.grace of these tests: longer than slurmd takes, on a busy host,
+// from a Prolog to the job's first slurmstepd.
+const grace = 6 * time.Second
+
+// agentTextfile is where the agent's metrics are, in a folder that its unit lets
+// it write to.
+const agentTextfile = "/var/lib/prometheus/node-exporter/gputune.prom"
+
+// agentConfig is gputune.toml with these lines in [agent].
+func agentConfig(more string) string {
+	return fmt.Sprintf("[agent]\ninterval = \"2s\"\ngrace = %q\ndrift_interval = \"off\"\nverify_interval = \"2s\"\ntextfile = %q\n%s\n",
+		grace, agentTextfile, more)
+}
+
+// driverDropIn lets the unit write to what stands for the GPUs' own memory, which is
+// all that is not as shipped, and makes the machine look as with a driver.
+const driverDropIn = `[ ! -e /etc/systemd/system/gputuned.service.d/driver.conf ] || exit 0
+mkdir -p /etc/systemd/system/gputuned.service.d /var/lib/prometheus/node-exporter
+printf '[Service]\nReadWritePaths=/var/lib/fakenvml\n' >/etc/systemd/system/gputuned.service.d/driver.conf
+systemctl daemon-reload
+` + gpuOfNode1First + ` PROC_DRIVER=1 testroot-up # so that the machine is at /, as on a node
+`
+
+// startAgent starts the service, which has to say that it is ready.
+func (m *machine) startAgent(t *testing.T, config string) {
+	t.Helper()
+	m.must(t, driverDropIn)
+	m.put(t, "/etc/gputune/gputune.toml", config)
+	m.must(t, "chmod 644 /etc/gputune/gputune.toml; systemctl start gputuned")
+	if state := m.service(t); state["ActiveState"] != "active" || state["SubState"] != "running" {
+		t.Fatalf("the service is %v", state)
+	}
+}
+
+// withDropIn gives the unit lines of [Service] from its next start on, until
+// withoutDropIn.
+func withDropIn(lines string) string {
+	return fmt.Sprintf("mkdir -p /run/systemd/system/gputuned.service.d && printf '[Service]\\n%s\\n' >/run/systemd/system/gputuned.service.d/test.conf && systemctl daemon-reload", lines)
+}
+
+const withoutDropIn = "rm -f /run/systemd/system/gputuned.service.d/test.conf && systemctl daemon-reload"
+
+// configure changes the configuration of the service that runs.
+func (m *machine) configure(t *testing.T, config string) {
+	t.Helper()
+	m.put(t, "/etc/gputune/gputune.toml", config)
+	m.must(t, "chmod 644 /etc/gputune/gputune.toml; systemctl reload gputuned")
+}
+
+// service is what systemd says about the agent.
+func (m *machine) service(t *testing.T) map[string]string {
+	t.Helper()
+	return properties(m.must(t, "systemctl show -p ActiveState -p SubState -p MainPID -p NRestarts -p Result gputuned"))
+}
+
+// properties reads lines of NAME=VALUE.
+func properties(text string) map[string]string {
+	found := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		found[name] = value
+	}
+	return found
+}
+
+// waitFor waits until a script succeeds and returns what it wrote.
+func (m *machine) waitFor(t *testing.T, what, script string) string {
+	t.Helper()
+	result := m.try(t, fmt.Sprintf("for i in $(seq 300); do if out=$({ %s; } 2>/dev/null); then echo \"$out\"; exit 0; fi; sleep 0.5; done; exit 1", script))
+	if result.Code != 0 {
+		t.Fatalf("waited in vain for %s\n%s", what, m.must(t, "journalctl -u gputuned -n 40 -o short-monotonic --no-pager; ls -R /var/lib/gputune /run/gputune"))
+	}
+	return result.Output
+}
+
+// entry is one entry of the journal.
+type entry map[string]any
+
+func (e entry) field(name string) string {
+	text, _ := e[name].(string)
+	return text
+}
+
+// when is the entry's time, by the guest's clock.
+func (e entry) when(t *testing.T) time.Time {
+	t.Helper()
+	micros, err := strconv.ParseInt(e.field("__REALTIME_TIMESTAMP"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.UnixMicro(micros)
+}
+
+// journal returns the entries that match, as journalctl does.
+func (m *machine) journal(t *testing.T, match string) []entry {
+	t.Helper()
+	var list []entry
+	for line := range strings.Lines(m.must(t, "journalctl -q --no-pager -o json "+match)) {
+		e := entry{}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// now is the guest's time.
+func (m *machine) now(t *testing.T) time.Time {
+	t.Helper()
+	nanos, err := strconv.ParseInt(strings.TrimSpace(m.must(t, "date +%s%N")), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Unix(0, nanos)
+}
+
+// hangJournal stops the journal and fills what it would read, so that whoever writes
+// to it next hangs.
+const hangJournal = `kill -STOP $(systemctl show -p MainPID --value systemd-journald)
+perl -MSocket -e 'for (1 .. 8) { # each socket has a buffer of its own, which is full first
+	socket S, PF_UNIX, SOCK_DGRAM, 0 and connect S, pack_sockaddr_un "/run/systemd/journal/socket" or die "$!\n";
+	1 while defined send S, "MESSAGE=x\n", MSG_DONTWAIT
+}'
+`
+
+// The loop hangs as it says that it has read the configuration again.
+func testAgentHangs(t *testing.T, m *machine) {
+	m.must(t, withDropIn("WatchdogSec=10s"))
+	m.startAgent(t, "[paths]\nmachine = \"/run/testroot\"\n"+agentConfig(`deadline = "1s"`))
+	m.must(t, hangJournal+"systemctl reload gputuned")
+	m.waitFor(t, "the watchdog to end what hangs", `[ "$(systemctl show -p NRestarts --value gputuned)" -ge 1 ]`)
+	// The next one hangs as well, before it has said that it is ready.
+	m.must(t, "kill -CONT $(systemctl show -p MainPID --value systemd-journald); systemctl kill -s KILL gputuned; systemctl stop gputuned; "+withoutDropIn)
+}
+
+// The service under systemd, as shipped.
+func testAgentUnit(t *testing.T, m *machine) {
+	if said := m.must(t, "systemd-analyze verify --man=no gputuned.service 2>&1"); said != "" {
+		t.Errorf("systemd-analyze verify: %s", said)
+	}
+	score := strings.Split(strings.TrimSpace(m.must(t, "systemd-analyze security --no-pager gputuned.service | tail -n 1")), "gputuned.service")
+	t.Logf("systemd-analyze security%s", score[len(score)-1])
+
+	m.startAgent(t, agentConfig(""))
+	first := m.service(t)
+	if second := m.try(t, "gputuned"); second.Code != 1 || !strings.Contains(second.Output, "another gputuned runs (pid "+first["MainPID"]+")") {
+		t.Errorf("a second one: status %d, %q", second.Code, second.Output)
+	}
+	var open string
+	for field := range strings.SplitSeq(m.must(t, "look-at-task --pid "+first["MainPID"]), "\t") {
+		if list, found := strings.CutPrefix(field, "open="); found {
+			open = list
+		}
+	}
+	if open != "0,1,2,3" {
+		t.Errorf("the unit may open GPUs %q", open)
+	}
+	m.waitFor(t, "the snapshot", "journalctl -q --no-pager -o cat GPUTUNE_GPUS=4 _PID="+first["MainPID"]+" | grep .")
+
+	before := m.gpuState(t)
+	job := m.holdJob(t, "", "--gpus=1 --gpu-power=500")
+	m.must(t, restartSlurmd)
+	if now := m.service(t); fmt.Sprint(now) != fmt.Sprint(first) {
+		t.Errorf("slurmd was restarted, and the service is %v, was %v", now, first)
+	}
+	job.checkSettings(t, before, map[string]string{"power_limit": "500000"})
+
+	// A whole process that stands still.
+	m.must(t, withDropIn("WatchdogSec=6s\\nRestartSec=1s")+"; systemctl restart gputuned")
+	stopped := m.service(t)["MainPID"]
+	m.must(t, "kill -STOP "+stopped)
+	m.waitFor(t, "the watchdog", `pid=$(systemctl show -p MainPID --value gputuned); [ "$pid" != 0 ] && [ "$pid" != `+stopped+` ] && systemctl is-active gputuned`)
+	if found := m.must(t, "journalctl -q --no-pager -u gputuned -o cat | grep -c 'Watchdog timeout'"); found == "0\n" {
+		t.Error("the journal has no word of the watchdog")
+	}
+	m.must(t, withoutDropIn)
+
+	if now := m.gpuState(t); now != job.seen {
+		t.Errorf("the GPUs are\n%s, were\n%s", now, job.seen)
+	}
+	m.must(t, "systemctl stop gputuned")
+	if state := m.service(t); state["ActiveState"] != "inactive" || state["Result"] != "success" || state["MainPID"] != "0" {
+		t.Errorf("stopped, the service is %v", state)
+	}
+	if last := m.journal(t, "-u gputuned -b -n 1 _COMM=gputuned"); len(last) != 1 || last[0].field("MESSAGE") != "stopped" {
+		t.Errorf("its last word is %v", last)
+	}
+	job.release(t)
+	m.checkAsBefore(t, before)
+}
