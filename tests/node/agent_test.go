@@ -411,6 +411,20 @@ func TestUnitFile(t *testing.T) {
 	}
 }
 
+// beginAgent starts a node's agent, for as long as the benchmark runs.
+func beginAgent(b *testing.B, n *Node) *exec.Cmd {
+	b.Helper()
+	command := n.Program(context.Background(), "gputuned", Job{})
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+	return command
+}
+
 // BenchmarkAgentIdle is what the agent takes of a node for a minute in which
 // nothing happens.
 func BenchmarkAgentIdle(b *testing.B) {
@@ -418,14 +432,7 @@ func BenchmarkAgentIdle(b *testing.B) {
 	if err := n.Configure("[agent]\nlisten = \"127.0.0.1:39946\"\n"); err != nil {
 		b.Fatal(err)
 	}
-	command := n.Program(b.Context(), "gputuned", Job{})
-	if err := command.Start(); err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	}()
+	command := beginAgent(b, n)
 	// Nothing is asked of a child in that minute.
 	used := func() int64 { return onProcessor(b, command.Process.Pid) }
 	time.Sleep(5 * time.Second)
@@ -474,14 +481,7 @@ func BenchmarkAgentFollows(b *testing.B) {
 	if err := n.NVML.SetProcesses(pids); err != nil {
 		b.Fatal(err)
 	}
-	command := n.Program(b.Context(), "gputuned", Job{})
-	if err := command.Start(); err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	}()
+	command := beginAgent(b, n)
 	if _, err := follow.Record(n.Run, step); err != nil {
 		b.Fatal(err)
 	}
@@ -538,14 +538,7 @@ func BenchmarkAgentSampling(b *testing.B) {
 	if err := n.Configure("[agent]\nlisten = \"\"\n"); err != nil {
 		b.Fatal(err)
 	}
-	command := n.Program(b.Context(), "gputuned", Job{})
-	if err := command.Start(); err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	}()
+	command := beginAgent(b, n)
 	time.Sleep(5 * time.Second)
 	j := Job{ID: agentJob + 200, GPUs: "0,1,2,3,4,5,6,7"}
 	if result, err := n.Prolog(b.Context(), j); err != nil || result.Code != 0 {

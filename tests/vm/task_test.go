@@ -184,9 +184,8 @@ func (o outcome) line(t *testing.T, id int) line {
 
 var littleMemory = regexp.MustCompile(`^mem=bind: node \d+ has \d+ MiB free for `)
 
-// warnings returns what a task was warned of.
-//
-// That little memory is free is left out: it comes and goes.
+// warnings returns what a task was warned of, but for memory that is short, which
+// comes and goes.
 func (o outcome) warnings(id int) []string {
 	var warnings []string
 	for _, text := range o.said {
