@@ -94,6 +94,7 @@ func TestTHPOfTasks(t *testing.T) {
 func TestSwapThatCannotBeLimited(t *testing.T) {
 	t.Parallel()
 	s := startSettings(t, "[profile.small]\nswap = \"off\"\n")
+	put(t, s.Site, "proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n/dev/sda2 partition 8388604 0 -2\n")
 	result := must(t, s.Site, "srun", "-Q", "-n1", "--gpus=1", "--node-profile=small", "--gpu-numa-bind=verbose,strict", "echo", "ran")
 	for _, want := range []string{
 		"warning: --node-profile=small: swap: this node cannot keep a job's memory from being swapped out",
