@@ -101,6 +101,12 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 		}
 	})
 	kills, restores := 0, 0
+	var said sync.Map // what each agent wrote, by number
+	t.Cleanup(func() {
+		if t.Failed() {
+			said.Range(func(number, text any) bool { t.Logf("agent %v: %v", number, text); return true })
+		}
+	})
 	helpers.Go(func() {
 		random := rand.New(rand.NewPCG(7, 8))
 		for kills < 100 || ctx.Err() == nil {
@@ -114,6 +120,7 @@ func TestAgentKilledHundredTimes(t *testing.T) {
 				t.Errorf("the agent ended by itself: %v\n%s", err, output)
 			}
 			kills++
+			said.Store(kills, output.String())
 			restores += strings.Count(output.String(), "action=restored")
 		}
 	})

@@ -50,7 +50,10 @@ func (s *settings) wait(t *testing.T, what string, limit time.Duration, so func(
 	t.Helper()
 	for end := time.Now().Add(limit); !so(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s\nslurmd: %s", limit, what, s.Log(bed.Slurmd))
+			queue, queueErr := s.Jobs(t.Context())
+			state, reason, stateErr := s.NodeState(t.Context())
+			t.Fatalf("waited %v for %s\njobs: %+v, %v; node: %s, %q, %v; files: %v\nslurmctld: %s\nslurmd: %s", limit, what,
+				queue, queueErr, state, reason, stateErr, s.files(t), s.Log(bed.Slurmctld), s.Log(bed.Slurmd))
 		}
 	}
 }
