@@ -128,23 +128,25 @@ func (m *machine) now(t *testing.T) time.Time {
 	return time.Unix(0, nanos)
 }
 
-// hangJournal stops the journal and fills what it would read, so that whoever writes
-// to it next hangs.
-const hangJournal = `kill -STOP $(systemctl show -p MainPID --value systemd-journald)
-perl -MSocket -e 'for (1 .. 8) { # each socket has a buffer of its own, which is full first
-	socket S, PF_UNIX, SOCK_DGRAM, 0 and connect S, pack_sockaddr_un "/run/systemd/journal/socket" or die "$!\n";
-	1 while defined send S, "MESSAGE=x\n", MSG_DONTWAIT
-}'
-`
+// A file system of its own for the textfile, which can be made to stand still: who
+// writes to it then hangs.
+const (
+	ownFileSystem = `[ -b /dev/loop0 ] || modprobe loop || exit
+truncate -s 16M /var/tmp/own.img && mkfs.ext4 -q /var/tmp/own.img && mkdir -p ` + ownFolder + ` && mount -o loop /var/tmp/own.img ` + ownFolder
+	noOwnFileSystem = `umount ` + ownFolder + ` && rm /var/tmp/own.img`
+	ownFolder       = "/var/lib/prometheus/node-exporter"
+)
 
-// The loop hangs as it says that it has read the configuration again.
+// The loop hangs where it writes the textfile.
 func testAgentHangs(t *testing.T, m *machine) {
-	m.must(t, withDropIn("WatchdogSec=10s"))
+	m.must(t, withDropIn("WatchdogSec=10s")+" && "+ownFileSystem)
 	m.startAgent(t, "[paths]\nmachine = \"/run/testroot\"\n"+agentConfig(`deadline = "1s"`))
-	m.must(t, hangJournal+"systemctl reload gputuned")
-	m.waitFor(t, "the watchdog to end what hangs", `[ "$(systemctl show -p NRestarts --value gputuned)" -ge 1 ]`)
-	// The next one hangs as well, before it has said that it is ready.
-	m.must(t, "kill -CONT $(systemctl show -p MainPID --value systemd-journald); systemctl kill -s KILL gputuned; systemctl stop gputuned; "+withoutDropIn)
+	m.waitFor(t, "the textfile", "cat "+agentTextfile)
+	m.must(t, "fsfreeze -f "+ownFolder)
+	m.waitFor(t, "the watchdog to end what hangs", "journalctl -q --no-pager -u gputuned -o cat | grep 'Watchdog timeout'")
+	m.must(t, "fsfreeze -u "+ownFolder) // until then the kernel lets nothing end that waits for it
+	m.waitFor(t, "the next one", `[ "$(systemctl show -p NRestarts --value gputuned)" -ge 1 ] && systemctl is-active gputuned`)
+	m.must(t, "systemctl stop gputuned; "+withoutDropIn+" && "+noOwnFileSystem)
 }
 
 // The service under systemd, as shipped.

@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"gputune/tests/vm/numavm"
 )
 
 // noEpilog keeps Epilogs from putting anything back, until withEpilog.
@@ -22,15 +20,6 @@ const (
 const cgroupOf = `pid=$(pgrep -f '^slurmstepd: \[%[1]s\.' | head -n 1)
 group=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup | sed 's,\(slurmstepd.scope/[^/]*\)/.*,\1,')
 `
-
-// onTrixieOnly skips a test on other suites that takes long and of which nothing
-// differs by release.
-func onTrixieOnly(t *testing.T, m *machine) {
-	t.Helper()
-	if m.suite != numavm.Trixie {
-		t.Skip("on trixie only")
-	}
-}
 
 // killJob kills all that a job has on the node, with its slurmstepds, at once.
 func (m *machine) killJob(t *testing.T, job string) {
@@ -74,7 +63,6 @@ func noneHeld(jobs ...string) string {
 // come, is put back after the grace and not before; a job that lives keeps what it
 // has. All kinds of settings, in the unit as shipped.
 func testAgentRecovers(t *testing.T, m *machine) {
-	onTrixieOnly(t, m)
 	m.must(t, installMPS+"; systemctl stop gputuned")
 	before, node := m.gpuState(t), m.must(t, ofNode+"; "+ofIRQs)
 	m.startAgent(t, agentConfig(""))
@@ -163,18 +151,17 @@ done
 echo $kills
 `
 
-// The agent is killed twenty times while jobs begin, run and end, of which some have
+// The agent is killed ten times while jobs begin, run and end, of which some have
 // no Epilog. Nothing stays, and nothing is put back under a job that runs.
 func testAgentKilled(t *testing.T, m *machine) {
-	onTrixieOnly(t, m)
 	before := m.gpuState(t)
 	m.must(t, withDropIn("RestartSec=100ms"))
 	m.startAgent(t, agentConfig(""))
 	m.must(t, `mv /usr/sbin/gputune-epilog /usr/sbin/gputune-epilog.kept
 printf '#!/bin/sh\n[ $((SLURM_JOB_ID %% 3)) = 0 ] && exit 0\nexec /usr/sbin/gputune-epilog.kept\n' >/usr/sbin/gputune-epilog; chmod 755 /usr/sbin/gputune-epilog`)
-	rng := rand.New(rand.NewPCG(20, 1))
+	rng := rand.New(rand.NewPCG(10, 1))
 	var lives strings.Builder
-	for i := range 20 {
+	for i := range 10 {
 		life := rng.Float64() // less than the grace
 		if i%5 == 4 {
 			life += grace.Seconds() // it puts back, and may die in it
@@ -192,7 +179,7 @@ printf '#!/bin/sh\n[ $((SLURM_JOB_ID %% 3)) = 0 ] && exit 0\nexec /usr/sbin/gput
 	// On a busy host a Prolog's time can be over: then its report says so, and the job
 	// has nothing that could be taken from it.
 	applied := regexp.MustCompile(`(?m)^\d+ 1 .*/power_limit (\d+)$`).FindAllStringSubmatch(saw, -1)
-	if strings.Count(saw, "\n") != 10 || len(applied) < 5 || kills != "20" {
+	if strings.Count(saw, "\n") != 10 || len(applied) < 5 || kills != "10" {
 		t.Errorf("the agent was killed %s times, jobs saw\n%s", kills, saw)
 	}
 	for _, job := range applied {

@@ -37,7 +37,6 @@ func (m *machine) onNode(t *testing.T, pid string, node int) int {
 // A worker that gives itself other CPUs and writes memory elsewhere is reported,
 // and put back when the site says so.
 func testAgentVerifies(t *testing.T, m *machine) {
-	onTrixieOnly(t, m)
 	m.startAgent(t, agentConfig(""))
 	const folder = "/tmp/wander"
 	m.must(t, "rm -rf "+folder+"; mkdir "+folder)

@@ -111,7 +111,10 @@ func testJobLooksTheSame(t *testing.T, m *machine) {
 	m.waitIdle(t)
 }
 
-// job is one of fifty.
+// kindsOfJobs is how many mixedJobs has, of which three are there once.
+const kindsOfJobs = 13
+
+// job is one of mixedJobs.
 type job struct {
 	command string // of jobsScript
 	status  int    // that the job ends with; -1 for one that is killed
@@ -125,9 +128,15 @@ func mixedJobs(count int) []job {
 		"", "--gpu-numa-bind=cpus=socket,mem=interleave", "--gpu-numa-bind=verbose,smt=one,mem=none",
 	}
 	option := func() string { return options[rng.IntN(len(options))] }
-	var jobs []job
-	for round := 0; len(jobs) < count; round++ {
-		kinds := []job{
+	// The whole node, and two whose cores Slurm keeps for half a minute: these first, so
+	// that others pass by them.
+	jobs := []job{
+		{"srun -Q -n4 --gpus-per-task=1 " + option() + " true", 0},
+		{"cancelled -n1 --gpus=1 'srun " + option() + " -n1 sleep 60'", -1},
+		{"lost -n1 --gpus=1 " + option(), -1},
+	}
+	for len(jobs) < count {
+		jobs = append(jobs, []job{
 			{"srun -Q -n1 --gpus=1 " + option() + " true", 0},
 			{"srun -Q -n2 --gpus-per-task=1 " + option() + " true", 0},
 			{"batch -n2 --gpus=2 'srun " + option() + " -n2 --gpus-per-task=1 true'", 0},
@@ -138,12 +147,7 @@ func mixedJobs(count int) []job {
 			{"batch -n2 --gpus=2 " + option() + " 'srun --overlap -n1 --gpus=2 " + option() + " sleep 1 & srun --overlap -n2 --gpus=2 true; wait'", 0},
 			{"srun -Q -n1 " + option() + " true", 0},
 			{"srun -Q -n1 --gpus=2 -c2 " + option() + " true", 0},
-		}
-		if round == 0 { // the whole node, and two whose cores Slurm keeps for half a minute
-			kinds = append(kinds, job{"srun -Q -n4 --gpus-per-task=1 " + option() + " true", 0},
-				job{"cancelled -n1 --gpus=1 'srun " + option() + " -n1 sleep 60'", -1}, job{"lost -n1 --gpus=1 " + option(), -1})
-		}
-		jobs = append(kinds, jobs...) // these first, so that others pass by them
+		}...)
 	}
 	return jobs[:count]
 }
@@ -193,9 +197,11 @@ wait
 while [ -n "$(squeue -h)" ]; do sleep 2; done
 `
 
-// Fifty jobs of all kinds, several at a time, leave nothing behind.
+// Jobs of all kinds, several at a time, leave nothing behind; nor do all jobs of this
+// machine, fifty and more.
 func testFiftyJobs(t *testing.T, m *machine) {
-	jobs := mixedJobs(50)
+	before := m.lastJob(t)
+	jobs := mixedJobs(max(kindsOfJobs, firstJob+50-1-before))
 	var lines strings.Builder
 	with := 0
 	for _, j := range jobs {
@@ -227,5 +233,19 @@ func testFiftyJobs(t *testing.T, m *machine) {
 	if started := strings.TrimSpace(m.must(t, "grep -c 'launch task' /var/log/slurm/slurmd.log || true")); started == "0" {
 		t.Error("slurmd's log shows no step")
 	}
-	t.Logf("%d jobs, %d of them with the option, in %.0f s", len(jobs), with, result.Took.Seconds())
+	t.Logf("%d jobs, %d of them with the option, in %.0f s, after %d that other tests ran", len(jobs), with, result.Took.Seconds(), before-firstJob+1)
+	if count := m.lastJob(t) - firstJob + 1; count < 50 {
+		t.Errorf("%d jobs ran", count)
+	}
+}
+
+// lastJob is the number of the job that Slurm began last.
+func (m *machine) lastJob(t *testing.T) int {
+	t.Helper()
+	var next int
+	text := m.must(t, "scontrol show config | sed -n 's/^NEXT_JOB_ID *= //p'")
+	if _, err := fmt.Sscan(text, &next); err != nil {
+		t.Fatalf("NEXT_JOB_ID %q: %v", text, err)
+	}
+	return next - 1
 }

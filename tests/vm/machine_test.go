@@ -20,7 +20,9 @@ const plugstack = "optional /usr/lib/gputune/spank_gputune.so"
 // slurmConf are lines of slurm.conf for every machine: numbers of jobs that are
 // seen to be such, and no timeout on a busy host. Slurm forgets a job after five
 // minutes otherwise, which is before a test with many has asked how they ended.
-const slurmConf = "FirstJobId=4001\nMinJobAge=3600\nMessageTimeout=60\n"
+var slurmConf = fmt.Sprintf("FirstJobId=%d\nMinJobAge=3600\nMessageTimeout=60\n", firstJob)
+
+const firstJob = 4001
 
 // commandTimeout is for a host that gives a machine a tenth of a CPU.
 const commandTimeout = 5 * time.Minute
@@ -36,11 +38,11 @@ type machine struct {
 	batches int // jobs of holdJob so far
 }
 
-// start boots a machine and installs gputune in it, but for one that is to be bare.
-func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
+// start boots a machine.
+func start(t *testing.T, suite numavm.Suite, topology string) *machine {
 	t.Helper()
 	needImage(t, suite)
-	topo, err := numavm.ParseTopology(tests.topology)
+	topo, err := numavm.ParseTopology(topology)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,21 +57,24 @@ func start(t *testing.T, suite numavm.Suite, tests tests) *machine {
 	})
 	m := &machine{VM: vm, suite: suite, log: &strings.Builder{}}
 	t.Cleanup(func() { m.explain(t) })
-	began := time.Now()
-	m.must(t, fmt.Sprintf(`export PLUGSTACK='%[1]s' %[2]s
-cp %[3]s/vm-tools/look-at-task /usr/local/bin/ || exit
-[ "${GPUTUNE:-}" = none ] || { cp -a %[3]s/vm-root-%[4]s/. / && echo '[paths]
-machine = "/run/testroot"' >/etc/gputune/gputune.toml; } || exit
-SLURM_EXTRA='%[5]s' slurm-up && nvml-up`, plugstack, tests.settings, guestBuild, suite.Slurm(), slurmConf+tests.slurmConf))
 	var memoryOnly idset.Set
 	for id, n := range topo.Nodes {
 		if n.CPUs == "" {
 			memoryOnly.Add(id)
 		}
 	}
+	m.must(t, "cp "+guestTools+"/look-at-task /usr/local/bin/")
 	if m.layout, err = parseLstopo(m.must(t, "lstopo-no-graphics --of xml"), memoryOnly); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("%s: kernel %s, Slurm %s, booted in %.1f s, %.1f s of CPU time", suite, vm.Kernel, suite.Slurm(), vm.Booted.Seconds(), m.cpuTime(t).Seconds())
+	return m
+}
+
+// slurmUp starts Slurm anew. settings are variables of slurm-up.
+func (m *machine) slurmUp(t *testing.T, settings, slurmConf string) {
+	t.Helper()
+	m.must(t, fmt.Sprintf("export PLUGSTACK='%s' %s\nSLURM_EXTRA='%s' slurm-up && nvml-up", plugstack, settings, slurmConf))
 	m.gpus = map[int]string{}
 	for line := range strings.Lines(m.must(t, "cat /run/numavm/gpus")) {
 		var minor int
@@ -82,8 +87,16 @@ SLURM_EXTRA='%[5]s' slurm-up && nvml-up`, plugstack, tests.settings, guestBuild,
 		}
 		m.gpus[minor] = pci
 	}
-	t.Logf("%s: kernel %s, Slurm %s, booted in %.1f s, Slurm up in %.1f s, %.1f s of CPU time", suite, vm.Kernel, suite.Slurm(), vm.Booted.Seconds(), time.Since(began).Seconds(), m.cpuTime(t).Seconds())
-	return m
+}
+
+// install puts gputune in place as "make install" does, whatever was there, and
+// starts Slurm with it.
+func (m *machine) install(t *testing.T, settings, slurmConf string) {
+	t.Helper()
+	m.must(t, fmt.Sprintf(`! mountpoint -q /proc/driver || umount /proc/driver || exit
+cp -a %s/vm-root-%s/. / && echo '[paths]
+machine = "/run/testroot"' >/etc/gputune/gputune.toml`, guestBuild, m.suite.Slurm()))
+	m.slurmUp(t, settings, slurmConf)
 }
 
 func (m *machine) cpuTime(t *testing.T) time.Duration {

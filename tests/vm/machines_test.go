@@ -3,7 +3,9 @@
 package vm
 
 import (
+	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,12 +17,29 @@ import (
 type test struct {
 	name string
 	run  func(*testing.T, *machine)
+	// on are the releases of which it takes its turn on one: nothing that it shows
+	// is Slurm's, systemd's or the kernel's to change. None: each of them, always.
+	on []numavm.Suite
 }
 
-// tests are what runs, one after the other, in a machine of each suite.
+// fullVariable has every test run on every release, before a release of gputune.
+const fullVariable = "GPUTUNE_VM_FULL"
+
+func (t test) runsOn(suite numavm.Suite) bool {
+	return len(t.on) == 0 || slices.Contains(t.on, suite) || os.Getenv(fullVariable) != ""
+}
+
+var (
+	onBookworm = []numavm.Suite{numavm.Bookworm}
+	onTrixie   = []numavm.Suite{numavm.Trixie}
+	onForky    = []numavm.Suite{numavm.Forky}
+)
+
+// tests are what runs, one after the other, in a machine of each release.
 type tests struct {
 	topology  string
-	settings  string // variables of slurm-up, and bare
+	bare      []test // while the machine has Slurm and nothing of gputune
+	settings  string // variables of slurm-up
 	slurmConf string // lines of slurm.conf
 	tests     []test
 }
@@ -33,48 +52,46 @@ const withoutExtern = "PROLOG_FLAGS=Alloc"
 func allTests() []tests {
 	return []tests{
 		// Two nodes, one per package, with two GPUs each.
-		{"n2", withoutExtern, "", []test{
-			{"Launch", testLaunch},
-			{"Policies", testPolicies},
-			{"Escape", testEscape},
-			{"TwoJobs", testTwoJobs},
-			{"JobLooksTheSame", testJobLooksTheSame},
-			{"SlurmChangesCpusets", testSlurmChangesCpusets},
-			{"Namespace", testNamespace},
-			{"Cpuset", testCpuset},
-			{"Follow", testFollow},
-			{"Kernel", testKernel},
-			{"FiftyJobs", testFiftyJobs},
-			{"ContainSpank", testContainSpank},
-			{"KilledSteps", testKilledSteps}, // the last: it leaves what Slurm leaves
+		{"n2", nil, withoutExtern, "", []test{
+			{"Launch", testLaunch, nil},
+			{"Policies", testPolicies, nil},
+			{"Escape", testEscape, nil},
+			{"TwoJobs", testTwoJobs, nil},
+			{"JobLooksTheSame", testJobLooksTheSame, nil},
+			{"SlurmChangesCpusets", testSlurmChangesCpusets, nil},
+			{"Namespace", testNamespace, nil},
+			{"Cpuset", testCpuset, nil},
+			{"Follow", testFollow, onForky},
+			{"Kernel", testKernel, nil},
+			{"FiftyJobs", testFiftyJobs, nil},
+			{"ContainSpank", testContainSpank, nil},
+			{"KilledSteps", testKilledSteps, nil}, // the last: it leaves what Slurm leaves
 		}},
 		// Two nodes with CPUs and two of memory alone, as Grace Hopper has them; the
 		// firmware does not say where the last GPU is. With Prolog, Epilog and the
 		// extern step.
-		{"gh-nonode", gpuOnNode1, prologEpilog, []test{
-			{"Nodes", testMemoryOnlyNodes},
-			{"UnknownLocality", testUnknownLocality},
-			{"MoreTasksThanGPUs", testMoreTasksThanGPUs},
-			{"NoLocalCPU", testNoLocalCPU},
-			{"User", testUser},
-			{"JobSettings", testJobSettings},
-			{"RefusedSettings", testRefusedSettings},
-			{"MPSUnit", testMPSUnit},
-			{"TaskLimits", testTaskLimits},
-			{"SettingsOfNode", testSettingsOfNode},
-			{"SettingsKilled", testSettingsKilled},
-			{"SettingsShared", testSettingsShared},
-			{"AgentHangs", testAgentHangs},
-			{"AgentUnit", testAgentUnit},
-			{"AgentVerifies", testAgentVerifies},
-			{"AgentRecovers", testAgentRecovers},
-			{"AgentKilled", testAgentKilled},
-			{"SettingsPowerCut", testSettingsPowerCut}, // the last: it boots
+		{"gh-nonode", nil, gpuOnNode1, prologEpilog, []test{
+			{"Nodes", testMemoryOnlyNodes, nil},
+			{"UnknownLocality", testUnknownLocality, nil},
+			{"MoreTasksThanGPUs", testMoreTasksThanGPUs, nil},
+			{"NoLocalCPU", testNoLocalCPU, nil},
+			{"User", testUser, nil},
+			{"JobSettings", testJobSettings, nil},
+			{"RefusedSettings", testRefusedSettings, nil},
+			{"MPSUnit", testMPSUnit, onBookworm},
+			{"TaskLimits", testTaskLimits, onForky},
+			{"SettingsOfNode", testSettingsOfNode, nil},
+			{"SettingsKilled", testSettingsKilled, onBookworm},
+			{"SettingsShared", testSettingsShared, onForky},
+			{"AgentHangs", testAgentHangs, onBookworm},
+			{"AgentUnit", testAgentUnit, nil},
+			{"AgentVerifies", testAgentVerifies, onTrixie},
+			{"AgentRecovers", testAgentRecovers, onTrixie},
+			{"AgentKilled", testAgentKilled, onTrixie},
+			{"SettingsPowerCut", testSettingsPowerCut, onBookworm}, // the last: it boots
 		}},
-		// Without gputune, which an administrator installs.
-		{"n4c", bare, "", []test{{"Install", testInstall}}},
 		// Four nodes, two per package, with an L3 cache and a GPU each.
-		{"n4", withoutExtern, "", []test{{"Policies", testPolicies}}},
+		{"n4", []test{{"Install", testInstall, nil}}, withoutExtern, "", []test{{"Policies", testPolicies, nil}}},
 	}
 }
 
@@ -104,8 +121,24 @@ func TestMachines(t *testing.T) {
 }
 
 func inMachine(t *testing.T, suite numavm.Suite, tests tests) {
-	m := start(t, suite, tests)
-	for _, test := range tests.tests {
+	m := start(t, suite, tests.topology)
+	if len(tests.bare) > 0 {
+		m.slurmUp(t, bare, slurmConf)
+		m.run(t, tests.bare)
+	}
+	m.install(t, tests.settings, slurmConf+tests.slurmConf)
+	m.run(t, tests.tests)
+	m.log.Reset()
+	m.checkClean(t)
+	t.Logf("%.1f s of CPU time in all", m.cpuTime(t).Seconds())
+}
+
+// run runs tests one after the other.
+func (m *machine) run(t *testing.T, tests []test) {
+	for _, test := range tests {
+		if !test.runsOn(m.suite) {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			m.log.Reset()
 			t.Cleanup(func() { m.explain(t) })
@@ -115,7 +148,4 @@ func inMachine(t *testing.T, suite numavm.Suite, tests tests) {
 			t.Logf("%.1f s of CPU time in %.1f s", (m.cpuTime(t) - used).Seconds(), time.Since(began).Seconds())
 		})
 	}
-	m.log.Reset()
-	m.checkClean(t)
-	t.Logf("%.1f s of CPU time in all", m.cpuTime(t).Seconds())
 }

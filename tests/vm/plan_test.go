@@ -25,11 +25,11 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(uint64(seed), h.Sum64()))
 }
 
-// planned is a step that is planned before it runs.
+// planned is a step that can be planned before it runs.
 type planned struct {
-	tasks   int
-	items   string // of the option
-	command string
+	tasks, perTask int
+	items          string // of the option
+	command        string
 }
 
 // newPlanned returns a step of so many tasks with so many GPUs and CPUs each.
@@ -38,8 +38,12 @@ func newPlanned(tasks, perTask, cpusPerTask int, items string) planned {
 	if tasks == 1 {
 		look = "look-at-task" // with numactl's view, which costs as much again
 	}
-	return planned{tasks, items, fmt.Sprintf("/tmp/plan-then '--tasks=%[1]d --gpus-per-task=%[2]d --bind=%[3]s' srun -Q -n%[1]d -c%[4]d --gpus-per-task=%[2]d --gpu-numa-bind=%[3]s %[5]s",
-		tasks, perTask, items, cpusPerTask, look)}
+	return planned{tasks, perTask, items, fmt.Sprintf("srun -Q -n%d -c%d --gpus-per-task=%d --gpu-numa-bind=%s %s", tasks, cpusPerTask, perTask, items, look)}
+}
+
+// planThenRun is the command for planScript.
+func (p planned) planThenRun() string {
+	return fmt.Sprintf("/tmp/plan-then '--tasks=%d --gpus-per-task=%d --bind=%s' %s", p.tasks, p.perTask, p.items, p.command)
 }
 
 // items says a policy in some order; what is the default is not always said.

@@ -26,7 +26,8 @@ func TestSoak(t *testing.T) {
 		suite, topology := suites[(i+1)%len(suites)], topologies[(i+3)%len(topologies)]
 		began := time.Now()
 		ok := t.Run(string(suite)+"-"+topology, func(t *testing.T) {
-			m := start(t, suite, tests{topology: topology})
+			m := start(t, suite, topology)
+			m.install(t, "", slurmConf)
 			for range 5 {
 				o := m.step(t, "srun -Q -n4 --gpus-per-task=1 "+policy{}.option()+" look-at-task 4")
 				m.check(t, o, policy{})
