@@ -130,7 +130,7 @@ demo: build $(BUILD)/deps-test.stamp ## a real Slurm on loopback: the same job w
 	@$(GO) run ./tests/slurm/demo
 
 .PHONY: test
-test: test-unit test-package test-slurm test-vm ## every level that this machine can run
+test: test-unit test-package test-slurm test-vm test-vm-node ## every level that this machine can run
 
 .PHONY: test-unit
 test-unit: build $(BUILD)/deps-test.stamp ## placement, parsers, readers, ledger: with the race detector
@@ -151,7 +151,11 @@ test-slurm: build $(BUILD)/deps-test.stamp ## the plugin in a real Slurm on loop
 
 .PHONY: test-vm
 test-vm: build $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-vm.stamp ## the plugin in a virtual NUMA machine with real cpusets
-	$(GO) test -tags vm -count=1 -timeout 40m -v ./tests/vm/...
+	$(GO) test -tags vm -count=1 -timeout 40m -skip '^TestNode$$' -v ./tests/vm/...
+
+.PHONY: test-vm-node
+test-vm-node: build $(BUILD)/deps-test.stamp $(BUILD)/deps-package.stamp $(BUILD)/deps-vm.stamp ## the same machine as a site's node: package, settings of jobs, agent
+	$(GO) test -tags vm -count=1 -timeout 40m -run '^TestNode$$' -v ./tests/vm
 
 .PHONY: test-gpu
 test-gpu: build $(BUILD)/deps-test.stamp ## on a machine with NVIDIA GPUs, against nvidia-smi; GPUTUNE_HW_WRITE=1 changes settings, too

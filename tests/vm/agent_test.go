@@ -143,6 +143,7 @@ func testAgentHangs(t *testing.T, m *machine) {
 	m.startAgent(t, "[paths]\nmachine = \"/run/testroot\"\n"+agentConfig(`deadline = "1s"`))
 	m.waitFor(t, "the textfile", "cat "+agentTextfile)
 	m.must(t, "fsfreeze -f "+ownFolder)
+	m.must(t, "sleep 55") // it is given a minute for one step; looking costs
 	m.waitFor(t, "the watchdog to end what hangs", "journalctl -q --no-pager -u gputuned -o cat | grep 'Watchdog timeout'")
 	m.must(t, "fsfreeze -u "+ownFolder) // until then the kernel lets nothing end that waits for it
 	m.waitFor(t, "the next one", `[ "$(systemctl show -p NRestarts --value gputuned)" -ge 1 ] && systemctl is-active gputuned`)

@@ -196,7 +196,7 @@ const jobCgroups = "find /sys/fs/cgroup/system.slice/node1_slurmstepd.scope -min
 func (m *machine) waitIdle(t *testing.T) {
 	t.Helper()
 	// Each look costs as much as a task.
-	script := `for i in $(seq 60); do [ -z "$(squeue -h)" ] && [ "$(sinfo -h -o %T)" = idle ] && exit 0; sleep 1; done; squeue; sinfo -N -o '%N %T %E'; exit 1`
+	script := `for i in $(seq 60); do [ "$(sinfo -h -o %T)" = idle ] && [ -z "$(squeue -h)" ] && exit 0; sleep 1; done; squeue; sinfo -N -o '%N %T %E'; exit 1`
 	if result := m.try(t, script); result.Code != 0 {
 		t.Fatalf("the node does not become idle:\n%s", result.Output)
 	}

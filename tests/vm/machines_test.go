@@ -48,8 +48,8 @@ type tests struct {
 // The jobs on memory-only nodes have it.
 const withoutExtern = "PROLOG_FLAGS=Alloc"
 
-// allTests has those that take longest first.
-func allTests() []tests {
+// bindingTests show what tasks are bound to. Those that take longest are the first.
+func bindingTests() []tests {
 	return []tests{
 		// Two nodes, one per package, with two GPUs each.
 		{"n2", nil, withoutExtern, "", []test{
@@ -76,30 +76,44 @@ func allTests() []tests {
 			{"MoreTasksThanGPUs", testMoreTasksThanGPUs, nil},
 			{"NoLocalCPU", testNoLocalCPU, nil},
 			{"User", testUser, nil},
-			{"JobSettings", testJobSettings, nil},
-			{"RefusedSettings", testRefusedSettings, nil},
-			{"MPSUnit", testMPSUnit, onBookworm},
-			{"TaskLimits", testTaskLimits, onForky},
-			{"SettingsOfNode", testSettingsOfNode, nil},
-			{"SettingsKilled", testSettingsKilled, onBookworm},
-			{"SettingsShared", testSettingsShared, onForky},
-			{"AgentHangs", testAgentHangs, onBookworm},
-			{"AgentUnit", testAgentUnit, nil},
-			{"AgentVerifies", testAgentVerifies, onTrixie},
-			{"AgentRecovers", testAgentRecovers, onTrixie},
-			{"AgentKilled", testAgentKilled, onTrixie},
-			{"SettingsPowerCut", testSettingsPowerCut, onBookworm}, // the last: it boots
 		}},
 		// Four nodes, two per package, with an L3 cache and a GPU each.
-		{"n4", []test{{"Install", testInstall, nil}}, withoutExtern, "", []test{{"Policies", testPolicies, nil}}},
+		{"n4", nil, withoutExtern, "", []test{{"Policies", testPolicies, nil}}},
 	}
 }
 
-// TestMachines runs all tests in all suites, as many machines at a time as keep
-// the CPUs busy: each is one thread, that waits now and then. They start in the
+// nodeTests show a node's whole life with gputune: it is installed, upgraded and
+// removed; jobs change the node, and what they change is put back, by their Epilog or
+// by the agent.
+func nodeTests() []tests {
+	return []tests{{"gh", []test{{"Install", testInstall, nil}}, gpuOnNode1, prologEpilog, []test{
+		{"JobSettings", testJobSettings, nil},
+		{"RefusedSettings", testRefusedSettings, nil},
+		{"MPSUnit", testMPSUnit, onBookworm},
+		{"TaskLimits", testTaskLimits, onForky},
+		{"SettingsOfNode", testSettingsOfNode, []numavm.Suite{numavm.Bookworm, numavm.Trixie}}, // EIO and EPERM for interrupts that are the kernel's
+		{"SettingsKilled", testSettingsKilled, onBookworm},
+		{"SettingsShared", testSettingsShared, onForky},
+		{"AgentHangs", testAgentHangs, onBookworm},
+		{"AgentUnit", testAgentUnit, nil}, // systemd knows other settings in each
+		{"AgentVerifies", testAgentVerifies, onTrixie},
+		{"AgentRecovers", testAgentRecovers, onTrixie},
+		{"AgentKilled", testAgentKilled, onTrixie},
+		{"SettingsPowerCut", testSettingsPowerCut, onBookworm}, // the last: it boots
+	}}}
+}
+
+// TestBinding is the plugin's.
+func TestBinding(t *testing.T) { inMachines(t, bindingTests()) }
+
+// TestNode is the package's, the Prolog's, the Epilog's and the agent's.
+func TestNode(t *testing.T) { inMachines(t, nodeTests()) }
+
+// inMachines runs tests on all releases, as many machines at a time as keep the
+// CPUs busy: each is one thread, that waits now and then. They start in the
 // order given, so that none of the long ones is left to the end; the parallel
 // tests of package testing start in any.
-func TestMachines(t *testing.T) {
+func inMachines(t *testing.T, all []tests) {
 	starts := make(chan func())
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) + 1 {
@@ -109,7 +123,7 @@ func TestMachines(t *testing.T) {
 			}
 		})
 	}
-	for _, tests := range allTests() {
+	for _, tests := range all {
 		for _, suite := range numavm.Suites() {
 			starts <- func() {
 				t.Run(tests.topology+"-"+string(suite), func(t *testing.T) { inMachine(t, suite, tests) })
