@@ -65,10 +65,15 @@ func run(arguments []string) error {
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, unix.SIGHUP)
 
-	log := agent.Logger(os.Stderr)
+	host.Load(*config) // where the journal is; a.Load says what is wrong with it
+	log, journal := agent.Logger(os.Stderr, string(host.Site.Paths.Journal))
+	if journal != nil {
+		defer journal.Close()
+	}
 	children := &agent.Children{Path: "/proc/self/exe", Argument: workerFlag, Log: log}
 	a := &agent.Agent{
-		Config: *config, Host: host, Log: log, Metrics: metrics.New(version), Worker: children, Notify: agent.Systemd{Log: log},
+		Config: *config, Host: host, Log: log, Journal: journal, Metrics: metrics.New(version), Worker: children,
+		Notify: agent.Systemd{Log: log},
 	}
 	a.Reports = agent.NewReporter(host, children, *config, a.Metrics)
 	a.Verify = &agent.Bounded{Verifier: &agent.Tasks{Host: verify.This(), Log: log, Metrics: a.Metrics, Pages: a.Reports.Pages}}

@@ -60,8 +60,8 @@ type Paths struct {
 	State Path `toml:"state"`
 	// Run is the folder of what the Prolog reports about the jobs of this boot.
 	Run Path `toml:"run"`
-	// Journal is the socket of systemd's journal, for the lines of Prolog and Epilog;
-	// empty: none.
+	// Journal is the socket of systemd's journal, for the lines of Prolog and Epilog
+	// and, where its standard error is the journal, of the agent; empty: none.
 	Journal Path `toml:"journal"`
 	// Reports is the folder of the reports on jobs that have ended; empty: reports
 	// in State. See ReportsFolder.

@@ -20,19 +20,23 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/job"
+	"gputune/internal/journal"
 	"gputune/internal/metrics"
 	"gputune/internal/recovery"
 )
 
-// Agent is the service. All fields have to be set but Verify, Follow and Reports.
+// Agent is the service. All fields have to be set but Journal, Verify, Follow
+// and Reports.
 type Agent struct {
 	// Config is where gputune.toml is, "" the usual place.
 	Config string
 	// Host is this node; its configuration is the agent's.
-	Host    *job.Host
-	Worker  Worker
-	Notify  Notifier
-	Log     *slog.Logger
+	Host   *job.Host
+	Worker Worker
+	Notify Notifier
+	Log    *slog.Logger
+	// Journal is where Log goes; nil: elsewhere. See Logger.
+	Journal *journal.Writer
 	Metrics *metrics.Set
 	// Verify checks bound tasks.
 	Verify Verifier
@@ -240,6 +244,9 @@ func (a *Agent) round(ctx context.Context) time.Duration {
 	}
 	a.count()
 	a.sayOnce("textfile", a.writeTextfile())
+	if a.Journal != nil {
+		_ = a.Journal.TellLost() // one that still takes nothing is asked in the next round
+	}
 	return next
 }
 

@@ -6,41 +6,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/journal"
-
 	"gputune/conf"
 )
-
-func TestJournalFields(t *testing.T) {
-	var message string
-	var got map[string]string
-	var prio journal.Priority
-	log := slog.New(journalHandler{send: func(m string, p journal.Priority, fields map[string]string) error {
-		message, prio, got = m, p, fields
-		return nil
-	}})
-	log.With("job", "42", "gpu", "").WithGroup("x").Warn("put back", "Setting.name", "power.limit")
-	if message != "put back: job 42, x_Setting.name power.limit" || prio != journal.PriWarning {
-		t.Errorf("%q, %d", message, prio)
-	}
-	if want := map[string]string{"GPUTUNE_JOB": "42", "GPUTUNE_X_SETTING_NAME": "power.limit"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	for level, want := range map[slog.Level]journal.Priority{slog.LevelInfo: journal.PriInfo, slog.LevelError: journal.PriErr} {
-		if priority(level) != want {
-			t.Errorf("%v: %d", level, priority(level))
-		}
-	}
-	if log.Enabled(t.Context(), slog.LevelDebug) {
-		t.Error("debug lines are for nobody")
-	}
-}
 
 func TestLock(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "gputune")

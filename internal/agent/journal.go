@@ -5,25 +5,36 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
+	"time"
 
-	"github.com/coreos/go-systemd/v22/journal"
+	systemd "github.com/coreos/go-systemd/v22/journal"
+
+	"gputune/internal/journal"
 )
 
-// Logger returns the log of a service: systemd's journal with a field for each
-// attribute where standard error is the journal, else lines to w.
-func Logger(w io.Writer) *slog.Logger {
-	if ours, err := journal.StderrIsJournalStream(); err == nil && ours && journal.Enabled() {
-		return slog.New(journalHandler{send: journal.Send})
+// logPatience is how long a line waits for a journal that is busy. See
+// journal.Writer.
+const logPatience = 100 * time.Millisecond
+
+// Logger returns the log of a service: systemd's journal at socket, with a field for
+// each attribute, where standard error is the journal, else lines to w. The journal
+// is nil where the log does not go there. One that hangs later costs lines, and
+// keeps nobody waiting.
+func Logger(w io.Writer, socket string) (*slog.Logger, *journal.Writer) {
+	if ours, err := systemd.StderrIsJournalStream(); err == nil && ours && socket != "" {
+		to := &journal.Writer{Path: socket, Patience: logPatience}
+		if to.Connect() == nil {
+			return slog.New(journalHandler{send: to.Send}), to
+		}
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo})), nil
 }
 
 // journalHandler writes records to the journal: the message as people read it,
 // and each attribute as a field GPUTUNE_<KEY>, so that "journalctl
 // GPUTUNE_JOB=42" finds what was done about a job.
 type journalHandler struct {
-	send  func(message string, priority journal.Priority, fields map[string]string) error
+	send  func(journal.Entry) error
 	attrs []slog.Attr
 	group string
 }
@@ -35,8 +46,7 @@ func (journalHandler) Enabled(_ context.Context, level slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (h journalHandler) Handle(_ context.Context, r slog.Record) error {
-	fields := map[string]string{}
-	message := r.Message
+	entry := journal.Entry{Message: r.Message, Priority: priority(r.Level)}
 	separator := ": "
 	attrs := append([]slog.Attr{}, h.attrs...)
 	r.Attrs(func(a slog.Attr) bool {
@@ -49,11 +59,11 @@ func (h journalHandler) Handle(_ context.Context, r slog.Record) error {
 		if value == "" {
 			continue
 		}
-		fields[field(a.Key)] = value
-		message += fmt.Sprintf("%s%s %s", separator, a.Key, value)
+		entry.Fields = append(entry.Fields, journal.Field{Name: "GPUTUNE_" + a.Key, Value: value})
+		entry.Message += fmt.Sprintf("%s%s %s", separator, a.Key, value)
 		separator = ", "
 	}
-	return h.send(message, priority(r.Level), fields)
+	return h.send(entry)
 }
 
 // WithAttrs implements slog.Handler.
@@ -75,27 +85,13 @@ func (h journalHandler) WithGroup(name string) slog.Handler {
 	return h
 }
 
-// field is the journal's name for an attribute: capitals, digits and underscores
-// (systemd.journal-fields(7)).
-func field(key string) string {
-	return "GPUTUNE_" + strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
-			return r - 'a' + 'A'
-		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return r
-		}
-		return '_'
-	}, key)
-}
-
 func priority(level slog.Level) journal.Priority {
 	switch {
 	case level >= slog.LevelError:
-		return journal.PriErr
+		return journal.Error
 	case level >= slog.LevelWarn:
-		return journal.PriWarning
+		return journal.Warning
 	default:
-		return journal.PriInfo
+		return journal.Info
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -40,6 +41,7 @@ func (a *Agent) serve() {
 	mux.Handle("GET /metrics", a.Metrics.Handler())
 	a.server = server{address: address, http: &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelWarn),
 	}}
 	go func(s *http.Server) {
 		if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

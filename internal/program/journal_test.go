@@ -38,20 +38,32 @@ func TestJournal(t *testing.T) {
 			t.Errorf("the journal gets %q, %v, want %q", got[:length], err, want)
 		}
 	}
-	if fields := newJournal(path, "gputune-prolog", "4\nPRIORITY=0").fields; strings.Contains(fields, "GPUTUNE_JOB") {
+	if fields := newJournal(path, "gputune-prolog", "4\nPRIORITY=0").Fields; len(fields) != 1 {
 		t.Errorf("fields %q", fields)
 	}
 }
 
-// A journal that does not read, has gone or never was keeps nobody waiting.
+// A journal that does not read, has gone or never was keeps nobody waiting, and slurmd
+// has the lines all the same.
 func TestJournalThatDoesNotRead(t *testing.T) {
 	socket, path := listen(t)
-	j := newJournal(path, "x", "")
-	for range 5000 { // more than a socket holds
-		j.send(strings.Repeat("x", 1000))
+	var output bytes.Buffer
+	n := &named{name: "x", to: &output, journal: newJournal(path, "x", "")}
+	const lines = 5000 // more than a socket holds
+	for range lines {
+		if _, err := n.Write([]byte(strings.Repeat("x", 1000) + "\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := bytes.Count(output.Bytes(), []byte("\n")); got != lines || n.journal.Lost() == 0 {
+		t.Errorf("%d lines of %d, the journal lost %d", got, lines, n.journal.Lost())
 	}
 	socket.Close()
-	j.send("x")
-	newJournal(filepath.Join(t.TempDir(), "none"), "x", "").send("x")
-	newJournal("", "x", "").send("x")
+	n.journal = newJournal(filepath.Join(t.TempDir(), "none"), "x", "")
+	if _, err := n.Write([]byte("x\n")); err != nil {
+		t.Error(err)
+	}
+	if newJournal("", "x", "") != nil {
+		t.Error("a journal nowhere")
+	}
 }

@@ -30,6 +30,7 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/job"
+	"gputune/internal/journal"
 	"gputune/internal/nvml"
 )
 
@@ -103,7 +104,9 @@ func (p Program) Main(arguments []string) (status int) {
 	output := &named{name: p.Name, to: os.Stderr}
 	h := Host(output)
 	h.Load(*config)
-	output.journal = newJournal(string(h.Site.Paths.Journal), p.Name, os.Getenv("SLURM_JOB_ID"))
+	if output.journal = newJournal(string(h.Site.Paths.Journal), p.Name, os.Getenv("SLURM_JOB_ID")); output.journal != nil {
+		defer output.journal.Close()
+	}
 	limit := cmp.Or(*within, p.Deadline(h.Site))
 	broken := p.Broken
 	if *role != "" {
@@ -275,14 +278,15 @@ func (g *gate) close() {
 type named struct {
 	name    string
 	to      io.Writer
-	journal *journal // nil: none
+	journal *journal.Writer // nil: none
 }
 
 // Write implements io.Writer. What it gets is whole lines.
 func (n *named) Write(text []byte) (int, error) {
 	for line := range bytes.Lines(text) {
 		if n.journal != nil {
-			n.journal.send(strings.TrimSuffix(string(line), "\n"))
+			// Where the journal does not take it, a line is lost rather than a job delayed.
+			_ = n.journal.Send(journal.Entry{Message: strings.TrimSuffix(string(line), "\n"), Priority: journal.Info})
 		}
 		if _, err := fmt.Fprintf(n.to, "%s: %s", n.name, line); err != nil {
 			return 0, err
