@@ -362,7 +362,7 @@ func testSettingsKilled(t *testing.T, m *machine) {
 				t.Errorf("%s:\n%s", head, d)
 			}
 		default:
-			t.Errorf("%s\n%s", head, m.must(t, "tail -n 20 /tmp/kill-at.log"))
+			t.Errorf("%s\n%s", head, m.must(t, "cat /tmp/kill-at.log"))
 		}
 	}
 	if len(states) != 2*len(points) || half != len(points) {
