@@ -137,11 +137,44 @@ truncate -s 16M /var/tmp/own.img && mkfs.ext4 -q /var/tmp/own.img && mkdir -p ` 
 	ownFolder       = "/var/lib/prometheus/node-exporter"
 )
 
-// The loop hangs where it writes the textfile.
+// stopJournal stops the journal and fills what it would read; startJournal lets it go on.
+const (
+	stopJournal = `kill -STOP $(systemctl show -p MainPID --value systemd-journald)
+perl -MSocket -e 'for (1 .. 8) { # each socket has a buffer of its own, which is full first
+	socket S, PF_UNIX, SOCK_DGRAM, 0 and connect S, pack_sockaddr_un "/run/systemd/journal/socket" or die "$!\n";
+	1 while defined send S, "MESSAGE=x\n", MSG_DONTWAIT
+}'
+`
+	startJournal = "kill -CONT $(systemctl show -p MainPID --value systemd-journald)\n"
+)
+
+// beside prints how many hundredths of a CPU a process has had in ten seconds, and
+// whether it has written the textfile in the last five of them.
+const beside = `used() { awk '{ print $14 + $15 }' /proc/$1/stat; }
+before=$(used %[1]s); sleep 5; touch /tmp/then; sleep 5
+echo $(($(used %[1]s) - before)) $([ ` + agentTextfile + ` -nt /tmp/then ] && echo written)
+`
+
+// A journal that stands still stops nothing: what the agent has to say is lost, and
+// that it is lost is said. Where its loop hangs, as it writes the textfile, it is
+// ended.
 func testAgentHangs(t *testing.T, m *machine) {
 	m.must(t, withDropIn("WatchdogSec=10s")+" && "+ownFileSystem)
 	m.startAgent(t, "[paths]\nmachine = \"/run/testroot\"\n"+agentConfig(`deadline = "1s"`))
 	m.waitFor(t, "the textfile", "cat "+agentTextfile)
+
+	first := m.service(t)
+	output := m.must(t, stopJournal+"systemctl reload gputuned; "+fmt.Sprintf(beside, first["MainPID"])+startJournal)
+	var hundredths int
+	var written string
+	if _, err := fmt.Sscan(output, &hundredths, &written); err != nil || hundredths > 500 {
+		t.Errorf("beside a journal that stands still the agent had %q: want it to go on, and less than half of a CPU", output)
+	}
+	m.waitFor(t, "what was lost", "journalctl -q --no-pager -o cat _PID="+first["MainPID"]+" | grep 'lost, since'")
+	if now := m.service(t); fmt.Sprint(now) != fmt.Sprint(first) {
+		t.Errorf("the service is %v, was %v", now, first)
+	}
+
 	m.must(t, "fsfreeze -f "+ownFolder)
 	m.must(t, "sleep 55") // it is given a minute for one step; looking costs
 	m.waitFor(t, "the watchdog to end what hangs", "journalctl -q --no-pager -u gputuned -o cat | grep 'Watchdog timeout'")
