@@ -67,11 +67,21 @@ func (s *Step) variables(layout Layout, result *Result) {
 	result.Anywhere = s.fill([]idset.Set{{}})[0]
 }
 
-// likely returns the GPUs of each task as if each saw all of the step's.
+// likely returns the GPUs of each task as if each saw all of the step's, or those
+// of them that the step's list of devices names.
 func (s *Step) likely(layout Layout, result *Result) []idset.Set {
+	var gpus []int
+	for _, gpu := range s.counted(s.managed()) {
+		if result.GPUs.Has(gpu) {
+			gpus = append(gpus, gpu)
+		}
+	}
+	if len(gpus) == 0 {
+		gpus = slices.Collect(result.GPUs.All())
+	}
 	layout.Tasks = slices.Clone(layout.Tasks)
 	for i := range layout.Tasks {
-		layout.Tasks[i].GPUs = slices.Collect(result.GPUs.All())
+		layout.Tasks[i].GPUs = gpus
 	}
 	sets := make([]idset.Set, len(layout.Tasks))
 	for i, binding := range placement.Plan(s.Machine, layout.Request()).Tasks {
