@@ -41,8 +41,8 @@ func execCommand() *cobra.Command {
 It is one rank's wrapper for torchrun, mpirun and srun: each rank gets its part
 of the GPUs that all see. What it may run on before counts as granted, so that
 launchers must not bind it: srun --cpu-bind=none, mpirun --bind-to none.
-GPUTUNE_GPUS and the like say what it was bound to, and it has the variables of
-[environment] in gputune.toml that are not set, as the tasks of a step have them.
+GPUTUNE_GPUS and the like say what it was bound to. It has the variables of
+[environment] in gputune.toml that are not set, as the tasks of a step do.
 Signals and exit status are the command's own; 127: not found, 126: cannot be
 run, 125: gputune itself failed.`,
 		Example: `  gputune exec --gpus 0,1 --bind cpus=exclusive,mem=bind -- ./train
