@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"gputune/internal/nvml"
 	"gputune/internal/option"
 	"gputune/internal/placement"
+	"gputune/internal/step"
 	"gputune/internal/topology"
 )
 
@@ -39,6 +41,8 @@ func execCommand() *cobra.Command {
 It is one rank's wrapper for torchrun, mpirun and srun: each rank gets its part
 of the GPUs that all see. What it may run on before counts as granted, so that
 launchers must not bind it: srun --cpu-bind=none, mpirun --bind-to none.
+GPUTUNE_GPUS and the like say what it was bound to. It has the variables of
+[environment] in gputune.toml that are not set, as the tasks of a step do.
 Signals and exit status are the command's own; 127: not found, 126: cannot be
 run, 125: gputune itself failed.`,
 		Example: `  gputune exec --gpus 0,1 --bind cpus=exclusive,mem=bind -- ./train
@@ -88,30 +92,31 @@ func (f execFlags) run(stderr io.Writer, arguments []string) error {
 	}
 	environment := os.Environ()
 	if bind.On {
-		added, err := f.bound(stderr, site.Paths, bind)
+		set, unset, err := f.bound(stderr, site, bind)
 		if err != nil {
 			return ownFault(err)
 		}
-		environment = with(environment, added)
+		environment = with(environment, set, unset)
 	}
 	err = launch.Exec(path, arguments, environment)
 	return statusError{err, launch.Status(err)}
 }
 
-// bound binds this process and returns the variables that say so. What cannot be
-// had as asked is a warning, or under strict an error.
-func (f execFlags) bound(stderr io.Writer, paths conf.Paths, bind option.Bind) ([]string, error) {
+// bound binds this process and returns the variables that say so and those that the
+// site gives, and the names of those to be taken away. What cannot be had as asked is
+// a warning, or under strict an error.
+func (f execFlags) bound(stderr io.Writer, site conf.Config, bind option.Bind) (set, unset []string, err error) {
 	say := speaker{w: stderr, report: bind.Report}
-	process, note, err := f.process(paths, bind.Policy)
+	process, note, err := f.process(site.Paths, bind.Policy)
 	var unusable refusal
 	switch {
 	case errors.As(err, &unusable):
-		return nil, err
+		return nil, nil, err
 	case err != nil && bind.Strict:
-		return nil, err
+		return nil, nil, err
 	case err != nil:
 		say.warn(fmt.Sprintf("not bound: %v", err))
-		return nil, nil
+		return nil, nil, nil
 	}
 	say.rank = process.Rank
 	b, err := process.Bind()
@@ -122,13 +127,19 @@ func (f execFlags) bound(stderr io.Writer, paths conf.Paths, bind option.Bind) (
 		b.Notes = append(b.Notes, note)
 	}
 	if bind.Strict && len(b.Warnings) > 0 {
-		return nil, errors.New(strings.Join(b.Warnings, "; "))
+		return nil, nil, errors.New(strings.Join(b.Warnings, "; "))
 	}
 	say.warn(b.Warnings...)
+	templates, err := step.ReadTemplates(site, process.Machine)
+	if err != nil {
+		b.Notes = append(b.Notes, err.Error())
+	}
+	set, unset, notes := launch.SiteVariables(b.Site(templates), os.LookupEnv)
+	b.Notes = append(b.Notes, notes...)
 	if bind.Report == option.ReportVerbose {
 		say.line(b.Line(process.Machine))
 	}
-	return b.Environment(process.Machine), nil
+	return append(b.Environment(process.Machine), set...), unset, nil
 }
 
 // process finds out what this process is. A refusal is an error about a value that
@@ -169,20 +180,17 @@ func doubtful(m *topology.Machine) bool {
 	return false
 }
 
-// with returns the environment with variables set.
-func with(environment, variables []string) []string {
+// with returns the environment with variables set, and others, by name, taken away.
+func with(environment, set, unset []string) []string {
 	var all []string
 	for _, variable := range environment {
 		name, _, _ := strings.Cut(variable, "=")
-		replaced := false
-		for _, set := range variables {
-			replaced = replaced || strings.HasPrefix(set, name+"=")
-		}
-		if !replaced {
+		replaced := slices.ContainsFunc(set, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+		if !replaced && !slices.Contains(unset, name) {
 			all = append(all, variable)
 		}
 	}
-	return append(all, variables...)
+	return append(all, set...)
 }
 
 // speaker writes what exec has to say, as the plugin does.

@@ -16,6 +16,7 @@ import (
 	"gputune/internal/affinity"
 	"gputune/internal/idset"
 	"gputune/internal/launch"
+	"gputune/tests/machines"
 )
 
 // dual returns a configuration for a made-up machine whose CPUs are this one's:
@@ -183,6 +184,62 @@ func TestExecStatus(t *testing.T) {
 		}
 		if got := command.ProcessState.ExitCode(); got != c.status || !strings.Contains(stderr.String(), c.stderr) || (c.stderr == "") != (stderr.Len() == 0) {
 			t.Errorf("%s: status %d, %q; want %d, %q", name, got, stderr.String(), c.status, c.stderr)
+		}
+	}
+}
+
+// A bound command has the site's variables as the tasks of a step have them: for its
+// GPUs, ranks at the same network devices in turn, and the user's own stay.
+func TestExecGivesTheSitesVariables(t *testing.T) {
+	config := dual(t)
+	description, err := machines.Get("demo-dual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, port := range []string{"0000:a0:01.0", "0000:a0:02.0", description.GPUs[0].Bridges[0]} {
+		description.NICs = append(description.NICs, machines.NIC{
+			PCI: fmt.Sprintf("0000:a%d:00.0", i+1), Bridges: []string{port}, Node: 1 - i/2, InfiniBand: []string{fmt.Sprintf("mlx5_%d", i)},
+		})
+	}
+	root := rootOf(t, description)
+	for i := range description.NICs {
+		port := filepath.Join(root, "sys/class/infiniband", fmt.Sprintf("mlx5_%d", i), "ports/1")
+		if err := os.MkdirAll(port, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(port, "state"), []byte("4: ACTIVE\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	site := fmt.Sprintf("[paths]\nmachine = %q\nsnapshot = %q\n", root, filepath.Join(t.TempDir(), "none")) +
+		"[environment]\nHCA = \"={nic}\"\nALL = \"{nics}\"\nNODE = \"{node}\"\nMALLOC_CONF = \"narenas:8\"\n"
+	if err := os.WriteFile(config, []byte(site), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const all = `echo "hca$HCA all=$ALL node=$NODE malloc=$MALLOC_CONF"; env | grep -c ^GPUTUNE_ENVIRONMENT`
+	for name, c := range map[string]struct {
+		environment, bind, want, said string
+	}{
+		"alone":      {"CUDA_VISIBLE_DEVICES=3", "", "hca=mlx5_0 all=mlx5_0,mlx5_1 node=1 malloc=narenas:8\n1\n", ""},
+		"rank 0":     {"LOCAL_RANK=0 LOCAL_WORLD_SIZE=4", "", "hca=mlx5_2 all=mlx5_2 node=0 malloc=narenas:8\n1\n", ""},
+		"rank 2":     {"LOCAL_RANK=2 LOCAL_WORLD_SIZE=4", "", "hca=mlx5_0 all=mlx5_0,mlx5_1 node=1 malloc=narenas:8\n1\n", ""},
+		"rank 3":     {"LOCAL_RANK=3 LOCAL_WORLD_SIZE=4", "", "hca=mlx5_1 all=mlx5_1,mlx5_0 node=1 malloc=narenas:8\n1\n", ""},
+		"in turn":    {"LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 CUDA_VISIBLE_DEVICES=2", "", "hca=mlx5_1 all=mlx5_1,mlx5_0 node=1 malloc=narenas:8\n1\n", ""},
+		"all GPUs":   {"", "", "hca=mlx5_2 all=mlx5_2 node=0-1 malloc=narenas:8\n1\n", ""},
+		"the user's": {"CUDA_VISIBLE_DEVICES=3 HCA==mine MALLOC_CONF=", "", "hca=mine all=mlx5_0,mlx5_1 node=1 malloc=\n1\n", "; HCA kept: it was set; MALLOC_CONF kept: it was set\n"},
+		"no GPU":     {"CUDA_VISIBLE_DEVICES=", "", "hca all= node= malloc=narenas:8\n1\n", "; ALL not set: what it needs is not known; HCA not set: "},
+		"not bound":  {"CUDA_VISIBLE_DEVICES=3", "off", "hca all= node= malloc=\n0\n", ""},
+		"a step's": {
+			"CUDA_VISIBLE_DEVICES=3 HCA==mlx5_2 OLD=x GPUTUNE_ENVIRONMENT=HCA:12235690951158523695,OLD:12638214688346347271", "",
+			"hca=mlx5_0 all=mlx5_0,mlx5_1 node=1 malloc=narenas:8\n1\n", "",
+		},
+	} {
+		command := gputune(t, strings.Fields(c.environment), "exec", "--config", config, "--bind", strings.TrimSuffix("mem=none,verbose,"+c.bind, ","), "--", "sh", "-c", all+`; test -z "$OLD"`)
+		var stderr bytes.Buffer
+		command.Stderr = &stderr
+		output, err := command.Output()
+		if err != nil || string(output) != c.want || !strings.Contains(stderr.String(), c.said) {
+			t.Errorf("%s: %v, %q, %s\nwant %q", name, err, output, &stderr, c.want)
 		}
 	}
 }

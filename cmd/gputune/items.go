@@ -27,7 +27,8 @@ func itemsTopic() *cobra.Command {
   mem=none           leave the memory policy alone
   smt=all, smt=one   all hardware threads (default), or the first of each core
   gpus=auto          a task that sees several GPUs uses its part where all see
-                     the same and their number divides, else all (default)
+                     the same and their number divides, in the order of
+                     CUDA_VISIBLE_DEVICES, else all (default)
   gpus=all, local    all that it sees; those that are near the CPUs it has
   enforce=cgroup     write the cpuset of the task's cgroup, too (default)
   enforce=affinity   set the affinity alone

@@ -35,7 +35,8 @@ func planCommand() *cobra.Command {
 		Use:   "plan [OPTION…]",
 		Short: "Show where srun --gpu-numa-bind would put a step's tasks, and why",
 		Long: `Show where srun --gpu-numa-bind would put a step's tasks, on this machine or
-one that a FILE describes (see gputune topo).`,
+one that a FILE describes (see gputune topo). Tasks that see the same GPUs
+are paired with them in the order of --gpus, as by CUDA_VISIBLE_DEVICES.`,
 		Example: "  gputune plan --topology node.txt --tasks 8 --gpus-per-task 1 --compare",
 		Args:    noArguments,
 	}

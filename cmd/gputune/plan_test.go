@@ -185,6 +185,8 @@ func TestPlanLayout(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"--gpus=3,0 --gpus-per-task=1":        "0:[3]:1 1:[0]:0",
 		"--gpus=0000:97:00.0":                 "0:[2]:1",
+		"--gpus=3,1,0,2":                      "0:[3]:1 1:[1]:0 2:[0]:0 3:[2]:1",
+		"--gpus=3,1,0,2 --tasks=2":            "0:[3 1]:0-1 1:[0 2]:0-1",
 		"--gpus-per-task=2":                   "0:[0 1]:0 1:[2 3]:1",
 		"--tasks=2":                           "0:[0 1]:0 1:[2 3]:1",
 		"--tasks=1 --gpus-per-task=1":         "0:[0]:0",

@@ -32,25 +32,27 @@ type Bound struct {
 	Locality  placement.Locality
 	Warnings  []string // what could not be had as asked
 	Notes     []string // what else is worth knowing
+
+	ranks []idset.Set // GPUs of all ranks on the node, as far as this one can tell
+	own   int         // position of this one
 }
 
-// plan plans for all ranks of the node, as if all saw the same, and returns this
-// one's. Where there are more ranks than this one has GPUs, the others may have
+// plan plans for all ranks of the node, as if all saw the same; own is this one's
+// position. Where there are more ranks than this one has GPUs, the others may have
 // other ones: shares are then of all that is visible, so that they stay apart.
-func (p Process) plan(now idset.Set) placement.Binding {
+func (p Process) plan(now idset.Set) (bindings []placement.Binding, own int) {
 	layout := step.Layout{Policy: p.Policy, CPUs: now, Mems: p.Mems, GPUs: idset.Of(p.GPUs...)}
 	ranks := max(1, p.Rank.Size)
 	if p.Rank.Size == 0 && p.Rank.Local > 0 || ranks > len(p.GPUs) && len(p.GPUs) > 0 {
 		layout.GPUs = layout.GPUs.Or(idset.Of(p.Visible...))
 	}
-	own := 0
 	if p.Rank.Size > 0 {
 		own = p.Rank.Local
 	}
 	for local := range ranks {
 		layout.Tasks = append(layout.Tasks, placement.Task{LocalID: local, GPUs: p.GPUs, CPUs: now})
 	}
-	return placement.Plan(p.Machine, layout.Request()).Tasks[own]
+	return placement.Plan(p.Machine, layout.Request()).Tasks, own
 }
 
 // Bind sets CPU affinity and memory policy of the calling thread, to which its
@@ -61,8 +63,12 @@ func (p Process) Bind() (Bound, error) {
 	if err != nil {
 		return Bound{}, err
 	}
-	plan := p.plan(now)
-	b := Bound{GPUs: plan.GPUs, MemPolicy: placement.MemNone}
+	bindings, own := p.plan(now)
+	plan := bindings[own]
+	b := Bound{GPUs: plan.GPUs, MemPolicy: placement.MemNone, own: own}
+	for _, binding := range bindings {
+		b.ranks = append(b.ranks, idset.Of(binding.GPUs...))
+	}
 	for _, warning := range plan.Warnings {
 		text := warning.Text
 		switch warning.Code {
@@ -107,6 +113,15 @@ func (b *Bound) setMemory(asked placement.MemMode, nodes idset.Set) {
 		}
 		return
 	}
+}
+
+// Site fills in the site's templates for this process: ranks that are as near to
+// several network devices take turns.
+func (b Bound) Site(templates step.Templates) step.Variables {
+	if len(b.ranks) == 0 { // it was not bound
+		return step.Variables{}
+	}
+	return templates.Fill(b.ranks)[b.own]
 }
 
 // Environment returns the variables that tell a command what it is bound to, the

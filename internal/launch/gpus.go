@@ -42,7 +42,7 @@ func Uses(machine *topology.Machine, visible []int, lookup func(string) (string,
 	if err != nil {
 		return nil, "", fmt.Errorf("CUDA_VISIBLE_DEVICES: %w", err)
 	}
-	if gpus, err = devices.GPUs(machine, visible); err != nil {
+	if gpus, err = devices.Counted(machine, visible); err != nil {
 		return nil, "", fmt.Errorf("CUDA_VISIBLE_DEVICES: %w", err)
 	}
 	order, _ := lookup("CUDA_DEVICE_ORDER")

@@ -14,7 +14,7 @@ func fourGPUs() *topology.Machine {
 	m := &topology.Machine{}
 	for i := range 4 {
 		m.GPUs = append(m.GPUs, topology.GPU{
-			Index: i, PCI: fmt.Sprintf("0000:%d0:00.0", i+1), UUID: fmt.Sprintf("GPU-%d%d", i, i), Minor: 3 - i, Model: "H100", MIG: []string{fmt.Sprintf("MIG-%d", i)},
+			Index: i, PCI: fmt.Sprintf("0000:d%d:00.0", i+1), UUID: fmt.Sprintf("GPU-%d%d", i, i), Minor: 3 - i, Model: "H100", MIG: []string{fmt.Sprintf("MIG-%d", i)},
 		})
 	}
 	return m
@@ -49,6 +49,8 @@ func TestUses(t *testing.T) {
 		"CUDA_VISIBLE_DEVICES=MIG-0":        "[0]",
 		"CUDA_VISIBLE_DEVICES=":             "[]",
 		"CUDA_VISIBLE_DEVICES=0,-1,1":       "[1]",
+		"CUDA_VISIBLE_DEVICES=1,GPU-2":      "[3]", // CUDA stops where numbers change to UUIDs
+		"CUDA_VISIBLE_DEVICES=1,0,1":        "names gpu 0000:d4:00.0 twice",
 		"CUDA_VISIBLE_DEVICES=GPU-9":        "no device of this node has that UUID",
 		"CUDA_VISIBLE_DEVICES=first,second": "want an index",
 	} {

@@ -177,6 +177,45 @@ func (v Visible) GPUs(machine *topology.Machine, order []int) ([]int, error) {
 	return gpus, nil
 }
 
+// RepeatedError is a list that names a GPU twice.
+type RepeatedError struct{ GPU string } // its PCI address
+
+func (e *RepeatedError) Error() string {
+	return fmt.Sprintf("names gpu %s twice: CUDA gives its programs none then: want each once", e.GPU)
+}
+
+// Counted returns the positions in machine.GPUs of the devices in the order in
+// which a CUDA program counts them: its device 0 first. order is what an index
+// means: to CUDA the position among the GPUs that it may open, by PCI address. The
+// list ends where an index is outside order, and where indices change to UUIDs or
+// back. A UUID that fits no device or several ends it for CUDA, too; here that is
+// an error, with what came before beside it. A GPU named twice is a
+// *RepeatedError; several MIG devices of one GPU are not. Seen with driver 580.
+func (v Visible) Counted(machine *topology.Machine, order []int) ([]int, error) {
+	counted := v
+	whole := make(map[int]bool)
+	for i, device := range v.Devices {
+		if (device.Kind == ByIndex) != (v.Devices[0].Kind == ByIndex) {
+			counted.Devices = v.Devices[:i]
+			break
+		}
+		one, err := Visible{Devices: v.Devices[i : i+1]}.GPUs(machine, order)
+		if err != nil || len(one) == 0 {
+			counted.Devices = v.Devices[:i]
+			gpus, _ := counted.GPUs(machine, order) // each has been found
+			return gpus, err
+		}
+		if device.Kind != ByIndex && device.Kind != ByGPU {
+			continue
+		}
+		if whole[one[0]] {
+			return nil, &RepeatedError{machine.GPUs[one[0]].PCI}
+		}
+		whole[one[0]] = true
+	}
+	return counted.GPUs(machine, order)
+}
+
 // find returns the position in machine.GPUs of the one device whose UUID starts
 // with d.UUID.
 func (d Device) find(machine *topology.Machine) (int, error) {

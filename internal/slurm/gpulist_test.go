@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -74,6 +75,64 @@ func TestVisible(t *testing.T) {
 	}
 	if got, err := all.GPUs(node(), order); err != nil || !slices.Equal(got, []int{2, 0, 1}) {
 		t.Errorf("not set: GPUs %v, %v", got, err)
+	}
+}
+
+// What a CUDA program's devices were on two H200 (driver 580), device 0 first.
+func TestCounted(t *testing.T) {
+	machine := &topology.Machine{}
+	for i := range 4 {
+		machine.GPUs = append(machine.GPUs, topology.GPU{
+			PCI: fmt.Sprintf("0000:0%d:00.0", i), UUID: fmt.Sprintf("GPU-%d0", i), MIG: []string{fmt.Sprintf("MIG-%d0", i), fmt.Sprintf("MIG-%d1", i)},
+		})
+	}
+	for value, want := range map[string]string{
+		"0,1":                  "[0 2]",
+		"1,0":                  "[2 0]",
+		" 1, 0":                "[2 0]",
+		"1,0,":                 "[2 0]",
+		"1,9,0":                "[2]",
+		"2,0":                  "[]",
+		"1,-1,0":               "[2]",
+		"0,0":                  "gpu 0000:00:00.0 twice",
+		"1,0,01":               "gpu 0000:02:00.0 twice",
+		"1,0,0,9":              "gpu 0000:00:00.0 twice",
+		"1,9,1":                "[2]",
+		"GPU-20,GPU-00":        "[2 0]",
+		"GPU-2,GPU-0":          "[2 0]",
+		"GPU-20,GPU-2":         "gpu 0000:02:00.0 twice",
+		"GPU-20,0":             "[2]",
+		"1,GPU-00":             "[2]",
+		"GPU-20,GPU-9,GPU-00":  "[2] device GPU-9: no device",
+		"GPU-":                 "want",
+		"MIG-20,MIG-21,MIG-00": "[2 0]",
+		"MIG-20,1":             "[2]",
+		"":                     "[]",
+	} {
+		visible, err := ParseVisible(value, true)
+		got := ""
+		if err == nil {
+			var gpus []int
+			gpus, err = visible.Counted(machine, []int{0, 2})
+			got = fmt.Sprint(gpus)
+		}
+		if err != nil {
+			got += " " + err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %s", value, got, want)
+		}
+	}
+	var repeated *RepeatedError
+	visible, err := ParseVisible("1,1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gpus, err := visible.Counted(machine, []int{0, 1}); !errors.As(err, &repeated) || repeated.GPU != "0000:01:00.0" || gpus != nil {
+		t.Errorf("%v, %v", gpus, err)
+	}
+	if gpus, err := (Visible{All: true}).Counted(machine, []int{3, 1}); err != nil || fmt.Sprint(gpus) != "[3 1]" {
+		t.Errorf("not set: %v, %v", gpus, err)
 	}
 }
 

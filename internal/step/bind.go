@@ -3,6 +3,7 @@ package step
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gputune/internal/affinity"
 	"gputune/internal/cgroup"
@@ -86,12 +87,7 @@ func (s *Step) Locate(tasks []Task) error {
 // Bind plans for all tasks and applies the plan to those whose GPUs are known.
 func (s *Step) Bind(tasks []Task) (Result, error) {
 	result := Result{Tasks: make([]Outcome, len(tasks))}
-	var managed idset.Set
-	for _, gpu := range s.Order {
-		if gpu >= 0 {
-			managed.Add(gpu)
-		}
-	}
+	managed := s.managed()
 	for i := range tasks {
 		s.see(&tasks[i], managed, &result.Tasks[i])
 	}
@@ -126,6 +122,17 @@ func (s *Step) Bind(tasks []Task) (Result, error) {
 	s.variables(layout, &result)
 	s.lookAtMemory(s.memoryMiB, &result)
 	return result, nil
+}
+
+// managed returns the GPUs of the machine that Slurm hands out.
+func (s *Step) managed() idset.Set {
+	var managed idset.Set
+	for _, gpu := range s.Order {
+		if gpu >= 0 {
+			managed.Add(gpu)
+		}
+	}
+	return managed
 }
 
 // see tells which GPUs a task may see. A task that may open some of the node's
@@ -224,8 +231,9 @@ func (s *Step) layout(tasks []Task, result Result) (Layout, error) {
 		}
 		task := placement.Task{LocalID: tasks[i].LocalID, CPUs: cpus}
 		if !result.Tasks[i].ByEnvironment {
-			for gpu := range result.Tasks[i].Sees.All() {
-				task.GPUs = append(task.GPUs, gpu)
+			task.GPUs = slices.Collect(result.Tasks[i].Sees.All())
+			if len(result.Tasks[i].Visible) == 0 { // else its list is replaced
+				task.GPUs = s.counted(result.Tasks[i].Sees)
 			}
 		}
 		layout.Tasks = append(layout.Tasks, task)

@@ -9,12 +9,10 @@ import (
 
 	"gputune/conf"
 	"gputune/internal/mig"
-	"gputune/internal/nic"
 	"gputune/internal/node"
 	"gputune/internal/option"
 	"gputune/internal/placement"
 	"gputune/internal/slurm"
-	"gputune/internal/template"
 	"gputune/internal/topology"
 )
 
@@ -53,8 +51,7 @@ type Step struct {
 	job, id     uint32
 	given       bool
 	memoryMiB   uint64
-	templates   map[string]template.Template
-	nics        []nic.Device // that can be used, none where no template needs one
+	templates   Templates
 	constrained constraints
 	splits      []mig.Split // by position in Machine.GPUs; none: no GPU of the job is split
 	environment map[string]string
@@ -103,8 +100,8 @@ func Open(request Request) (*Step, error) {
 	s.Machine, s.Order, s.Devices = n.Machine, n.Order, n.Devices
 	s.machineRoot = string(config.Paths.Machine)
 	if s.Option.On {
-		if err := s.readTemplates(config); err != nil {
-			s.log("network devices: %v: variables that need them are not set", err)
+		if s.templates, err = ReadTemplates(config, s.Machine); err != nil {
+			s.log("%v", err)
 		}
 	}
 	s.constrained = constraints{devices: n.ConstrainDevices, cores: n.ConstrainCores}

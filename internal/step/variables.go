@@ -22,30 +22,38 @@ type Variables struct {
 	Left []string  // names of those whose value is not known
 }
 
-// readTemplates notes the site's templates, and the network devices if any needs
-// one. Those cost a walk over the PCI bus where no snapshot has them.
-func (s *Step) readTemplates(config conf.Config) error {
-	s.templates = config.Templates()
-	if !slices.ContainsFunc(slices.Collect(maps.Values(s.templates)), template.Template.NeedsNIC) {
-		return nil
+// Templates are the variables that a site gives its tasks, with what they are filled
+// in from. The zero value has none.
+type Templates struct {
+	machine *topology.Machine
+	byName  map[string]template.Template
+	nics    []nic.Device // that can be used, none where no template needs one
+}
+
+// ReadTemplates returns the site's templates for tasks on machine, and looks for
+// its network devices if any needs one. Those cost a walk over the PCI bus where no
+// snapshot has them; where that fails, the templates beside the error know none.
+func ReadTemplates(config conf.Config, machine *topology.Machine) (Templates, error) {
+	t := Templates{machine: machine, byName: config.Templates()}
+	if !slices.ContainsFunc(slices.Collect(maps.Values(t.byName)), template.Template.NeedsNIC) {
+		return t, nil
 	}
 	root := string(config.Paths.Machine)
-	machine := s.Machine
 	if len(machine.NICs) == 0 {
 		var err error
 		if machine, err = topology.Read(root, topology.Options{NICs: true}); err != nil {
-			return err
+			return t, fmt.Errorf("network devices: %w: variables that need them are not set", err)
 		}
 	}
-	s.nics = nic.Usable(root, machine)
-	return nil
+	t.nics = nic.Usable(root, machine)
+	return t, nil
 }
 
 // variables fills in the site's templates for all tasks, for each GPU of the step
 // and for a task whose GPUs are not known. Which GPUs a task has whose environment
 // decides is not known yet: the likeliest is that it sees all of the step's.
 func (s *Step) variables(layout Layout, result *Result) {
-	if len(s.templates) == 0 {
+	if len(s.templates.byName) == 0 {
 		return
 	}
 	tasks := make([]idset.Set, len(result.Tasks))
@@ -56,22 +64,32 @@ func (s *Step) variables(layout Layout, result *Result) {
 			tasks[i] = likely[i]
 		}
 	}
-	for i, v := range s.fill(tasks) {
+	for i, v := range s.templates.Fill(tasks) {
 		result.Tasks[i].Variables = v
 	}
 	var single []idset.Set
 	for gpu := range result.GPUs.All() {
 		single = append(single, idset.Of(gpu))
 	}
-	result.OfGPU = s.fill(single)
-	result.Anywhere = s.fill([]idset.Set{{}})[0]
+	result.OfGPU = s.templates.Fill(single)
+	result.Anywhere = s.templates.Fill([]idset.Set{{}})[0]
 }
 
-// likely returns the GPUs of each task as if each saw all of the step's.
+// likely returns the GPUs of each task as if each saw all of the step's, or those
+// of them that the step's list of devices names.
 func (s *Step) likely(layout Layout, result *Result) []idset.Set {
+	var gpus []int
+	for _, gpu := range s.counted(s.managed()) {
+		if result.GPUs.Has(gpu) {
+			gpus = append(gpus, gpu)
+		}
+	}
+	if len(gpus) == 0 {
+		gpus = slices.Collect(result.GPUs.All())
+	}
 	layout.Tasks = slices.Clone(layout.Tasks)
 	for i := range layout.Tasks {
-		layout.Tasks[i].GPUs = slices.Collect(result.GPUs.All())
+		layout.Tasks[i].GPUs = gpus
 	}
 	sets := make([]idset.Set, len(layout.Tasks))
 	for i, binding := range placement.Plan(s.Machine, layout.Request()).Tasks {
@@ -80,17 +98,17 @@ func (s *Step) likely(layout Layout, result *Result) []idset.Set {
 	return sets
 }
 
-// fill fills in the templates for tasks that have these GPUs, in the tasks' order:
+// Fill fills in the templates for tasks that have these GPUs, in the tasks' order:
 // those that are as near to several network devices take turns.
-func (s *Step) fill(tasks []idset.Set) []Variables {
+func (t Templates) Fill(tasks []idset.Set) []Variables {
 	gpus := make([][]topology.GPU, len(tasks))
 	for i, set := range tasks {
 		for gpu := range set.All() {
-			gpus[i] = append(gpus[i], s.Machine.GPUs[gpu])
+			gpus[i] = append(gpus[i], t.machine.GPUs[gpu])
 		}
 	}
 	filled := make([]Variables, len(tasks))
-	for i, near := range nic.Assign(gpus, s.nics) {
+	for i, near := range nic.Assign(gpus, t.nics) {
 		var nodes idset.Set
 		known := true
 		for _, gpu := range gpus[i] {
@@ -101,7 +119,7 @@ func (s *Step) fill(tasks []idset.Set) []Variables {
 		if known {
 			place.Nodes = nodes.String()
 		}
-		got := template.Fill(s.templates, place, func(string) bool { return false }) // the task knows what it has
+		got := template.Fill(t.byName, place, func(string) bool { return false }) // the task knows what it has
 		filled[i] = Variables{GPUs: tasks[i], Left: slices.Sorted(maps.Keys(got.Left))}
 		for _, name := range slices.Sorted(maps.Keys(got.Set)) {
 			filled[i].Set = append(filled[i].Set, name+"="+got.Set[name])

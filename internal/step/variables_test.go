@@ -150,8 +150,8 @@ func TestNoVariables(t *testing.T) {
 	// The bus is looked at for those that need it alone.
 	for text, nics := range map[string]int{"A = \"{node}\"\n": 0, "A = \"x\"\n": 0, "A = \"{nics}\"\n": 4, "A = \"{node} {nic}\"\n": 4} {
 		s := open(t, withNICs(t, "", "[environment]\n"+text))
-		if len(s.nics) != nics {
-			t.Errorf("%q: %d network devices, want %d", text, len(s.nics), nics)
+		if len(s.templates.nics) != nics {
+			t.Errorf("%q: %d network devices, want %d", text, len(s.templates.nics), nics)
 		}
 	}
 	// A machine that has none: what needs none is set.
@@ -190,8 +190,8 @@ func TestVariablesFromASnapshot(t *testing.T) {
 	if err := topology.WriteSnapshot(root, string(config.Paths.Snapshot), machine); err != nil {
 		t.Fatal(err)
 	}
-	if s := open(t, request); len(s.nics) != 1 || s.nics[0].PCI != machine.NICs[0].PCI {
-		t.Errorf("%+v, log %v", s.nics, s.Log)
+	if s := open(t, request); len(s.templates.nics) != 1 || s.templates.nics[0].PCI != machine.NICs[0].PCI {
+		t.Errorf("%+v, log %v", s.templates.nics, s.Log)
 	}
 }
 

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GPUTUNE_ABI 4
+#define GPUTUNE_ABI 5
 
 #define GPUTUNE_CPU_WORDS 128 /* 8192 CPUs, the kernel's largest NR_CPUS */
 #define GPUTUNE_NODE_WORDS 16 /* 1024 nodes, the kernel's largest MAX_NUMNODES */
@@ -45,6 +45,7 @@ struct gputune_gpu {
 	uint64_t mems[GPUTUNE_NODE_WORDS];
 	uint64_t nodes[GPUTUNE_NODE_WORDS]; /* its local nodes, zero: not known */
 	int32_t fd;                         /* O_PATH on its device node while the probe runs, else -1 */
+	uint32_t model;                     /* equal for GPUs of one model */
 	char device[GPUTUNE_PATH];
 	char pci[32];
 	char uuid[64];
@@ -65,7 +66,7 @@ struct gputune_task {
 	char visible[1024];       /* its MIG devices, for CUDA_VISIBLE_DEVICES, "": as Slurm set it */
 	uint64_t sees;            /* GPUs that the task may see */
 	uint64_t gpus;            /* GPUs that it is bound to, of those */
-	uint32_t by_environment;  /* CUDA_VISIBLE_DEVICES decides among sees */
+	uint32_t by_environment;  /* its own CUDA_VISIBLE_DEVICES decides among sees */
 	uint64_t cpus[GPUTUNE_CPU_WORDS];   /* zero: the CPUs are left alone */
 	uint64_t mems[GPUTUNE_NODE_WORDS];  /* zero: the memory policy is left alone */
 	char warnings[GPUTUNE_TEXT];        /* what could not be had as asked, a line each */

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -15,6 +16,7 @@ import (
 	"gputune/internal/option"
 	"gputune/internal/placement"
 	"gputune/internal/step"
+	"gputune/internal/topology"
 )
 
 // page is the memory shared with the C half and the tasks.
@@ -81,6 +83,7 @@ func (p *page) opened(s *step.Step) error {
 	for i, gpu := range s.Machine.GPUs {
 		slot := &p.gpu[i]
 		slot.fd = -1
+		slot.model = C.uint32_t(slices.IndexFunc(s.Machine.GPUs, func(other topology.GPU) bool { return other.Model == gpu.Model }))
 		put(slot.device[:], s.Devices[i])
 		put(slot.pci[:], gpu.PCI)
 		put(slot.uuid[:], gpu.UUID)

@@ -126,9 +126,18 @@ void text_add_number(struct text *text, uint64_t number);
 void text_add_list(struct text *text, const uint64_t *words, size_t count);
 uint64_t text_hash(const char *string);
 bool items_have(const char *items, const char *item);
-uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list, bool *understood);
+struct devices { /* GPUs as a CUDA program counts them */
+	uint64_t gpus;
+	uint32_t count;
+	uint8_t at[GPUTUNE_MAX_GPUS]; /* in order */
+	bool numbers;                 /* they are counted, not named */
+	const char *why;              /* CUDA does not take the list as it is, NULL: it does */
+};
+struct devices devices_all(uint64_t set);
+struct devices devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list);
+bool devices_in_order(const struct devices *devices);
 uint32_t list_length(const char *list);
 uint32_t even_share(uint32_t tasks, uint32_t gpus);
-uint64_t gpus_paired(uint64_t sees, uint64_t step, uint32_t tasks, uint32_t rank);
+uint64_t gpus_paired(const struct devices *sees, bool common, uint64_t step, uint32_t tasks, uint32_t rank);
 
 #endif

@@ -90,12 +90,12 @@ static void log_lines(void)
 static void copy_environment(spank_t sp, uint32_t step)
 {
 	static const char *const names[] = {
-		"SLURM_STEP_GPUS", "SLURM_JOB_GPUS", /* of every step */
+		"SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", /* of every step */
 		"SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_LIST",
 		"SLURM_MEM_BIND", "SLURM_MEM_BIND_TYPE", "SLURM_MEM_BIND_LIST", "SLURM_MEM_BIND_PREFER",
 		"SLURM_HINT", "SLURM_THREADS_PER_CORE", "SLURM_NTASKS_PER_CORE",
 	};
-	size_t count = step > SLURM_MAX_NORMAL_STEP_ID ? 2 : sizeof(names) / sizeof(names[0]);
+	size_t count = step > SLURM_MAX_NORMAL_STEP_ID ? 3 : sizeof(names) / sizeof(names[0]);
 	size_t used = 0;
 
 	_Static_assert(sizeof(names) / sizeof(names[0]) * (ENVIRONMENT_VALUE + 32) <= sizeof(page->environment),
@@ -105,7 +105,8 @@ static void copy_environment(spank_t sp, uint32_t step)
 		char *at = page->environment + used;
 		spank_err_t found = spank_getenv(sp, names[i], at + length + 1, ENVIRONMENT_VALUE);
 
-		if (found != ESPANK_SUCCESS && found != ESPANK_NOSPACE) {
+		/* Of a list of devices the beginning would name others. */
+		if (found != ESPANK_SUCCESS && (found != ESPANK_NOSPACE || strcmp(names[i], "CUDA_VISIBLE_DEVICES") == 0)) {
 			*at = '\0';
 			continue;
 		}

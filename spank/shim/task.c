@@ -16,6 +16,8 @@
 #define MPOL_INTERLEAVE 3
 #define MPOL_PREFERRED_MANY 5 /* Linux 5.15 */
 
+#define VISIBLE_IS "CUDA_VISIBLE_DEVICES="
+
 /* The longest list of 8192 CPUs: every second one, five bytes each. */
 #define LIST_SIZE (GPUTUNE_CPU_WORDS * 64 / 2 * 5 + 1)
 
@@ -115,13 +117,17 @@ static uint64_t choose_local(const struct outcome *o, uint64_t gpus)
 	return local ? local : gpus;
 }
 
-/* The task's binding from the shares of the GPUs that its environment names. */
-static void compose(struct outcome *o, uint64_t gpus, uint32_t local)
+/*
+ * The task's binding from the shares of the GPUs that its environment names.
+ * common: every task of the step has the same list.
+ */
+static void compose(struct outcome *o, const struct devices *sees, bool common, uint32_t local)
 {
 	const struct gputune_page *page = o->page;
+	uint64_t gpus = sees->gpus;
 
 	if (page->pairing == GPUTUNE_GPUS_AUTO)
-		gpus = gpus_paired(gpus, page->step_gpus, page->tasks, local);
+		gpus = gpus_paired(sees, common, page->step_gpus, page->tasks, local);
 	else if (page->pairing == GPUTUNE_GPUS_LOCAL)
 		gpus = choose_local(o, gpus);
 	o->gpus = gpus;
@@ -141,49 +147,125 @@ static void compose(struct outcome *o, uint64_t gpus, uint32_t local)
 		warn(o, "no GPU is visible to it: ask for one with --gpus, or for --gpu-numa-bind=off");
 }
 
+static void note_about(struct outcome *o, const char *what, const char *why)
+{
+	char buffer[1024];
+	struct text text = text_in(buffer, sizeof(buffer));
+
+	text_add(&text, what);
+	text_add(&text, why);
+	note(o, buffer);
+}
+
 static void warn_visible(struct outcome *o, const char *list, const char *why)
 {
 	char buffer[GPUTUNE_TEXT];
 	struct text text = text_in(buffer, sizeof(buffer));
 
-	text_add(&text, "CUDA_VISIBLE_DEVICES=");
+	text_add(&text, VISIBLE_IS);
 	text_add(&text, list);
 	text_add(&text, why);
 	warn(o, buffer);
+}
+
+static void note_visible(struct outcome *o, const char *list, const char *why)
+{
+	char buffer[512];
+	struct text text = text_in(buffer, sizeof(buffer));
+
+	text_add(&text, VISIBLE_IS);
+	text_add(&text, list);
+	note_about(o, buffer, why);
+}
+
+/*
+ * Whether it is the list that the step has: all its tasks have it then, and the
+ * core has planned by it. Else Slurm, or another plugin, has made one for this
+ * task.
+ */
+static bool is_steps(const struct gputune_page *page, const char *list)
+{
+	const char *end = page->environment + page->environment_size;
+
+	for (const char *at = page->environment; at < end; at += strlen(at) + 1)
+		if (strncmp(at, VISIBLE_IS, strlen(VISIBLE_IS)) == 0)
+			return strcmp(at + strlen(VISIBLE_IS), list) == 0;
+	return false;
+}
+
+/* Whether Slurm has written the list; it says the same in one of its own variables where devices are not constrained. */
+static bool is_slurms(spank_t sp, const char *list)
+{
+	static const char *const names[] = { "SLURM_STEP_GPUS", "SLURM_JOB_GPUS" };
+	char own[GPUTUNE_TEXT];
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (spank_getenv(sp, names[i], own, sizeof(own)) == ESPANK_SUCCESS && strcmp(own, list) == 0)
+			return true;
+	return false;
+}
+
+/* CUDA counts the fastest GPU first unless it is told otherwise, and which one that is is not known here. */
+static void note_order(spank_t sp, struct outcome *o)
+{
+	char order[sizeof("PCI_BUS_ID")];
+	const struct gputune_gpu *first = NULL;
+
+	if (spank_getenv(sp, "CUDA_DEVICE_ORDER", order, sizeof(order)) == ESPANK_SUCCESS && strcmp(order, "PCI_BUS_ID") == 0)
+		return;
+	for (uint32_t i = 0; i < o->page->gpus; i++) {
+		const struct gputune_gpu *gpu = &o->page->gpu[i];
+
+		if (!(o->task->sees >> i & 1))
+			continue;
+		if (first && first->model != gpu->model) {
+			note(o, "the GPUs differ, and CUDA numbers the fastest first: set CUDA_DEVICE_ORDER=PCI_BUS_ID, which is what is counted on here");
+			return;
+		}
+		first = first ? first : gpu;
+	}
 }
 
 /* The plan is the parent's, unless only this process knows its GPUs. */
 static void read_plan(spank_t sp, struct outcome *o, uint32_t local)
 {
 	char list[GPUTUNE_TEXT] = "", gpus_on_node[8];
-	bool understood = true;
 	spank_err_t found = spank_getenv(sp, "CUDA_VISIBLE_DEVICES", list, sizeof(list));
-	uint64_t gpus = 0;
+	bool common = found == ESPANK_SUCCESS && is_steps(o->page, list), slurms;
+	struct devices devices = devices_all(0);
 
-	if (found == ESPANK_SUCCESS)
-		gpus = devices_listed(o->page, o->task->sees, o->task->by_environment, list, &understood);
+	/* MIG devices that are dealt replace what the variable names. */
+	if (found == ESPANK_SUCCESS && !o->task->visible[0]) {
+		slurms = o->task->by_environment && is_slurms(sp, list);
+		devices = devices_listed(o->page, o->task->sees, slurms, list);
+		/* Slurm's numbers are a set: its programs count what they mean by address. */
+		if (slurms && !devices.why)
+			devices = devices_all(devices.gpus);
+	}
 	if (o->task->by_environment) {
-		if (!understood)
-			warn_visible(o, list, " names a GPU that is not known");
+		if (devices.why)
+			warn_visible(o, list, devices.why);
 		else if (found == ESPANK_NOSPACE)
 			warn_visible(o, "", " is too long");
 		/* Not set, as after --gpu-bind=none: CUDA sees every GPU. */
 		else if (found != ESPANK_SUCCESS &&
 			 spank_getenv(sp, "SLURM_GPUS_ON_NODE", gpus_on_node, sizeof(gpus_on_node)) == ESPANK_SUCCESS)
-			gpus = o->page->step_gpus;
-		compose(o, gpus, local);
+			devices = devices_all(o->page->step_gpus);
+		compose(o, &devices, common, local);
 		note(o, "affinity alone: devices are not constrained");
-		return;
+	} else if (devices.gpus && !common && (devices.gpus != o->task->sees || !devices_in_order(&devices))) {
+		/* --gres-flags=allow-task-sharing: the cgroup allows more than the task is meant to use. */
+		compose(o, &devices, common, local);
+	} else {
+		o->gpus = o->task->gpus;
+		add(o->cpus, o->task->cpus, GPUTUNE_CPU_WORDS);
+		add(o->mems, o->task->mems, GPUTUNE_NODE_WORDS);
+		warn(o, o->task->warnings);
 	}
-	/* --gres-flags=allow-task-sharing: the cgroup allows more than the task is meant to use. */
-	if (gpus && understood && __builtin_popcountll(gpus) < __builtin_popcountll(o->task->sees)) {
-		compose(o, gpus, local);
-		return;
-	}
-	o->gpus = o->task->gpus;
-	add(o->cpus, o->task->cpus, GPUTUNE_CPU_WORDS);
-	add(o->mems, o->task->mems, GPUTUNE_NODE_WORDS);
-	warn(o, o->task->warnings);
+	if (devices.why && !o->task->by_environment)
+		note_visible(o, list, devices.why);
+	if (found != ESPANK_SUCCESS || devices.numbers)
+		note_order(sp, o);
 }
 
 /* What the kernel answers to the calls made here; strerror(3) takes locks. */
@@ -393,16 +475,6 @@ static const char *variables_of(const struct outcome *o)
 	if (__builtin_popcountll(o->gpus) == 1)
 		return o->page->gpu[__builtin_ctzll(o->gpus)].variables;
 	return o->page->variables;
-}
-
-static void note_about(struct outcome *o, const char *what, const char *why)
-{
-	char buffer[1024];
-	struct text text = text_in(buffer, sizeof(buffer));
-
-	text_add(&text, what);
-	text_add(&text, why);
-	note(o, buffer);
 }
 
 /*

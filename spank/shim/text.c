@@ -113,37 +113,43 @@ static bool has_prefix(const char *string, const char *prefix, size_t length)
 }
 
 /*
- * The GPU that a number means: Slurm's gres index, or where devices are
- * constrained the position, in Slurm's order, among those that the task sees.
- * Returns -1 for none.
+ * The GPU that a number means: to CUDA the position, by PCI address, among those
+ * that the task sees; in a list of Slurm's own where devices are not constrained,
+ * Slurm's gres index. Returns -1 for none.
  */
 static int device_numbered(const struct gputune_page *page, uint64_t sees, bool absolute, uint64_t number)
 {
 	if (absolute)
 		return number < page->orders ? page->order[number] : -1;
-	for (uint32_t position = 0; position < page->orders; position++) {
-		int32_t gpu = page->order[position];
-
-		if (gpu >= 0 && sees >> gpu & 1 && number-- == 0)
+	for (int gpu = 0; gpu < GPUTUNE_MAX_GPUS; gpu++)
+		if (sees >> gpu & 1 && number-- == 0)
 			return gpu;
-	}
 	return -1;
 }
 
-/* The GPU that one entry of CUDA_VISIBLE_DEVICES names, -1 for none. */
-static int device_named(const struct gputune_page *page, uint64_t sees, bool absolute, const char *entry, size_t length)
+/* Whether an entry is a number, which may have spaces around it. */
+static bool is_number(const char *entry, size_t length, uint64_t *number)
 {
-	uint64_t number = 0;
-	size_t i;
+	size_t first = 0, i;
 
-	for (i = 0; i < length && entry[i] >= '0' && entry[i] <= '9' && number < 1000000; i++)
-		number = number * 10 + (uint64_t)(entry[i] - '0');
-	if (i == length && length > 0)
-		return device_numbered(page, sees, absolute, number);
+	while (first < length && entry[first] == ' ')
+		first++;
+	while (length > first && entry[length - 1] == ' ')
+		length--;
+	*number = 0;
+	for (i = first; i < length && entry[i] >= '0' && entry[i] <= '9' && *number < 1000000; i++)
+		*number = *number * 10 + (uint64_t)(entry[i] - '0');
+	return i == length && length > first;
+}
 
+/* The GPU that a UUID or its first part names, -1 for none. split is set for that of a MIG device. */
+static int device_named(const struct gputune_page *page, uint64_t sees, const char *entry, size_t length, bool *split)
+{
 	int found = -1;
+
+	*split = false;
 	for (uint32_t gpu = 0; gpu < page->gpus; gpu++) {
-		bool named = false;
+		bool named = false, mig = false;
 
 		if (!(sees >> gpu & 1))
 			continue;
@@ -151,53 +157,88 @@ static int device_named(const struct gputune_page *page, uint64_t sees, bool abs
 			named = has_prefix(page->gpu[gpu].uuid, entry, length);
 		/* MIG-<uuid>; before driver 470 MIG-GPU-<uuid of the GPU>/instance/instance */
 		for (int m = 0; length > 4 && !named && m < GPUTUNE_MAX_MIG; m++)
-			named = has_prefix(page->gpu[gpu].mig[m], entry, length);
+			named = mig = has_prefix(page->gpu[gpu].mig[m], entry, length);
 		if (!named && length > 8 && has_prefix("MIG-GPU-", entry, 8)) {
 			size_t uuid = 4;
 
 			while (uuid < length && entry[uuid] != '/')
 				uuid++;
-			named = uuid > 8 && has_prefix(page->gpu[gpu].uuid, entry + 4, uuid - 4);
+			named = mig = uuid > 8 && has_prefix(page->gpu[gpu].uuid, entry + 4, uuid - 4);
 		}
 		if (!named)
 			continue;
 		if (found >= 0)
 			return -1; /* the prefix fits two GPUs */
 		found = (int)gpu;
+		*split = mig;
 	}
 	return found;
 }
 
-/*
- * The GPUs that CUDA_VISIBLE_DEVICES names out of sees. understood is set to
- * false when an entry names none: the answer is then not to be relied on.
- */
-uint64_t devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list, bool *understood)
+struct devices devices_all(uint64_t set)
 {
-	uint64_t gpus = 0;
+	struct devices all = { .gpus = set, .numbers = true };
 
-	*understood = true;
+	for (uint8_t gpu = 0; gpu < GPUTUNE_MAX_GPUS; gpu++)
+		if (set >> gpu & 1)
+			all.at[all.count++] = gpu;
+	return all;
+}
+
+/*
+ * The GPUs that CUDA_VISIBLE_DEVICES names out of sees, in the order in which a
+ * CUDA program counts them. At an entry that it cannot use CUDA stops, and so
+ * where numbers change to UUIDs or back; with one GPU twice it gives none at all
+ * (seen with driver 580). What is wrong is in why.
+ */
+struct devices devices_listed(const struct gputune_page *page, uint64_t sees, bool absolute, const char *list)
+{
+	struct devices listed = { 0 };
+	bool twice = false;
+
 	if (strcmp(list, "NoDevFiles") == 0)
-		return 0;
+		return listed;
 	while (*list) {
 		size_t length = 0;
+		uint64_t number;
+		bool split = false, is;
 		int gpu;
 
 		while (list[length] && list[length] != ',')
 			length++;
 		if (list[0] == '-') /* CUDA: a number below zero ends the list */
-			return gpus;
-		gpu = device_named(page, sees, absolute, list, length);
-		if (gpu < 0) {
-			*understood = false;
-			return gpus;
+			break;
+		is = is_number(list, length, &number);
+		gpu = is ? device_numbered(page, sees, absolute, number) : device_named(page, sees, list, length, &split);
+		if (gpu < 0)
+			listed.why = " names a GPU that is not known: CUDA stops there";
+		else if (listed.count && is != listed.numbers)
+			listed.why = " has numbers and UUIDs: CUDA stops where they change";
+		if (listed.why)
+			return listed;
+		listed.numbers = is;
+		if (!(listed.gpus >> gpu & 1)) {
+			listed.gpus |= 1ULL << gpu;
+			listed.at[listed.count++] = (uint8_t)gpu;
+		} else {
+			twice = twice || !split;
 		}
-		gpus |= 1ULL << gpu;
 		list += length;
 		if (*list)
 			list++;
 	}
-	return gpus;
+	if (twice)
+		listed.why = " names a GPU twice: CUDA gives its programs none then";
+	return listed;
+}
+
+/* Whether the GPUs are counted by their addresses, as without a list. */
+bool devices_in_order(const struct devices *devices)
+{
+	for (uint32_t i = 1; i < devices->count; i++)
+		if (devices->at[i - 1] > devices->at[i])
+			return false;
+	return true;
 }
 
 /* How many numbers a list like "0-3,8" has. Whatever else is between two commas counts as one. */
@@ -236,24 +277,20 @@ uint32_t even_share(uint32_t tasks, uint32_t gpus)
 }
 
 /*
- * gpus=auto: the block of GPUs that belongs to the task of this rank, where
- * every task sees all GPUs of the step and their number is a multiple of the
+ * gpus=auto: the block of GPUs that belongs to the task of this rank, in the order
+ * in which it counts them, where every task sees the same (common) or, as far as
+ * this one can tell, all GPUs of the step, and their number is a multiple of the
  * tasks'; else all that the task sees. The same rule as the core's.
  */
-uint64_t gpus_paired(uint64_t sees, uint64_t step, uint32_t tasks, uint32_t rank)
+uint64_t gpus_paired(const struct devices *sees, bool common, uint64_t step, uint32_t tasks, uint32_t rank)
 {
-	uint32_t total = (uint32_t)__builtin_popcountll(sees), block, position = 0;
+	uint32_t block;
 	uint64_t paired = 0;
 
-	if (tasks < 2 || total < 2 || total % tasks || sees != step || rank >= tasks)
-		return sees;
-	block = total / tasks;
-	for (int gpu = 0; gpu < GPUTUNE_MAX_GPUS; gpu++) {
-		if (!(sees >> gpu & 1))
-			continue;
-		if (position / block == rank)
-			paired |= 1ULL << gpu;
-		position++;
-	}
+	if (tasks < 2 || sees->count < 2 || sees->count % tasks || !(common || sees->gpus == step) || rank >= tasks)
+		return sees->gpus;
+	block = sees->count / tasks;
+	for (uint32_t i = rank * block; i < (rank + 1) * block; i++)
+		paired |= 1ULL << sees->at[i];
 	return paired;
 }

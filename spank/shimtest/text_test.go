@@ -108,42 +108,53 @@ func TestItems(t *testing.T) {
 }
 
 // The harness's node has four GPUs; Slurm's order runs against that of the PCI
-// addresses, so Slurm's index 0 is GPU 3.
+// addresses, so Slurm's index 0 is GPU 3. Answers are whether CUDA takes the list
+// as it is, and the GPUs in the order in which it counts them.
 func TestCUDAVisibleDevices(t *testing.T) {
 	cases := []struct{ sees, list, want string }{
-		{"f", "", "1 0"},
-		{"f", "NoDevFiles", "1 0"},
-		{"f", "0", "1 8"},
-		{"f", "3,0", "1 9"},
-		{"f", "0,1,2,3", "1 f"},
-		{"f", "4", "0 0"},
-		{"f", "-1", "1 0"},
-		{"f", "0,-1,2", "1 8"},
-		{"f", "0,", "1 8"},
-		{"f", ",0", "0 0"},
-		{"f", "0,,1", "0 8"},
-		{"3", "0", "1 2"},   // of GPUs 0 and 1, Slurm's first is GPU 1
-		{"3", "0,1", "1 3"}, //
-		{"3", "2", "0 0"},   // the third of two
-		{"f", "GPU-02345678-aaaa-bbbb-cccc-000000000000", "1 1"},
-		{"f", "gpu-1234", "1 2"},
-		{"f", "GPU-", "0 0"}, // fits all
-		{"f", "GPU-9", "0 0"},
-		{"e", "GPU-0234", "0 0"}, // not one that it may see
-		{"f", "MIG-12222222-0000", "1 2"},
-		{"f", "MIG-3", "1 8"},
-		{"f", "MIG-GPU-22345678-aaaa-bbbb-cccc-000000000002/7/0", "1 4"},
-		{"f", "GPU-02345678,GPU-32345678", "1 9"},
-		{"af", "0", "1 8"}, // Slurm's own index, where devices are not constrained
-		{"af", "1", "1 4"},
-		{"af", "2", "0 0"}, // a GPU that is not known
-		{"af", "3", "1 2"},
-		{"af", "4", "1 1"},
-		{"af", "5", "0 0"},
-		{"af", "4,0", "1 9"},
-		{"f", "99999999999999999999", "0 0"},
-		{"f", "1x", "0 0"},
-		{"f", strings.Repeat("A", 900), "0 0"},
+		{"f", "", "1 "},
+		{"f", "NoDevFiles", "1 "},
+		{"f", "0", "1 0"},
+		{"f", "3,0", "1 3,0"},
+		{"f", "3,1,0,2", "1 3,1,0,2"},
+		{"f", "0,1,2,3", "1 0,1,2,3"},
+		{"f", " 1, 0 ,2", "1 1,0,2"},
+		{"f", "4", "0 "},
+		{"f", "1,4,0", "0 1"},
+		{"f", "-1", "1 "},
+		{"f", "2,-1,0", "1 2"},
+		{"f", "0,", "1 0"},
+		{"f", ",0", "0 "},
+		{"f", "1,,0", "0 1"},
+		{"f", "1, ,0", "0 1"},
+		{"f", "1,0,1", "0 1,0"},
+		{"f", "1,1,-1", "0 1"},
+		{"c", "0", "1 2"}, // of GPUs 2 and 3, as a task's cgroup has them
+		{"c", "1,0", "1 3,2"},
+		{"c", "3,1,0,2", "0 "}, // the fourth of two
+		{"f", "GPU-02345678-aaaa-bbbb-cccc-000000000000", "1 0"},
+		{"f", "gpu-1234", "1 1"},
+		{"f", "GPU-", "0 "}, // fits all
+		{"f", "GPU-9", "0 "},
+		{"e", "GPU-0234", "0 "}, // not one that it may see
+		{"f", "MIG-12222222-0000", "1 1"},
+		{"f", "MIG-3", "1 3"}, // of two devices, but of one GPU
+		{"f", "MIG-GPU-22345678-aaaa-bbbb-cccc-000000000002/7/0", "1 2"},
+		{"f", "MIG-32222222,MIG-11111111,MIG-31111111", "1 3,1"},
+		{"f", "GPU-32345678,GPU-02345678", "1 3,0"},
+		{"f", "GPU-32345678,GPU-0234,GPU-3234", "0 3,0"},
+		{"f", "GPU-32345678,0", "0 3"},
+		{"f", "1,GPU-02345678", "0 1"},
+		{"af", "0", "1 3"}, // Slurm's own index, where devices are not constrained
+		{"af", "1", "1 2"},
+		{"af", "2", "0 "}, // a GPU that is not known
+		{"af", "3", "1 1"},
+		{"af", "4", "1 0"},
+		{"af", "5", "0 "},
+		{"af", "4,0", "1 0,3"},
+		{"f", "99999999999999999999", "0 "},
+		{"f", "1x", "0 "},
+		{"f", strings.Repeat("A", 900), "0 "},
 	}
 	var questions []string
 	for _, c := range cases {
@@ -163,12 +174,18 @@ func TestPairingIsPlacements(t *testing.T) {
 	for i := range 16 {
 		machine.GPUs = append(machine.GPUs, topology.GPU{Index: i})
 	}
+	random := rand.New(rand.NewPCG(9, 10))
 	var questions, want []string
 	for gpus := 0; gpus <= 16; gpus++ {
 		for tasks := 1; tasks <= 17; tasks++ {
 			var sees []int
+			list := ""
 			for i := range gpus {
 				sees = append(sees, i)
+			}
+			if tasks%2 == 0 { // all tasks have a list of their own order
+				sees = random.Perm(gpus)
+				list = strings.Trim(strings.ReplaceAll(" "+fmt.Sprint(sees), "[", ""), "]")
 			}
 			request := placement.Request{Policy: placement.Default(), GPUs: sees}
 			for id := range tasks {
@@ -179,13 +196,15 @@ func TestPairingIsPlacements(t *testing.T) {
 				for _, gpu := range binding.GPUs {
 					mask |= 1 << gpu
 				}
-				questions = append(questions, fmt.Sprintf("paired %x %x %d %d", 1<<gpus-1, 1<<gpus-1, tasks, id))
+				questions = append(questions, strings.TrimRight(fmt.Sprintf("paired %x %x %d %d%s", 1<<gpus-1, 1<<gpus-1, tasks, id, list), " "))
 				want = append(want, fmt.Sprintf("%x", mask))
 			}
 		}
 	}
 	// A task that does not see all of the step's GPUs has been given its own.
 	questions, want = append(questions, "paired 3 f 2 0"), append(want, "3")
+	// Unless all have the same two of four.
+	questions, want = append(questions, "paired 5 f 2 0 2 0"), append(want, "4")
 	for i, answer := range ask(t, questions) {
 		if answer != want[i] {
 			t.Errorf("%s: C %s, Go %s", questions[i], answer, want[i])
@@ -210,31 +229,34 @@ func TestCUDAVisibleDevicesAsInGo(t *testing.T) {
 		"MIG-0111", "MIG-12222222-0000", "MIG-GPU-22345678-aaaa-bbbb-cccc-000000000002/1/0", "GPU-", "GPU-9", "MIG-7",
 	}
 	var lists, questions []string
-	for range 3000 {
+	var orders [][]int
+	for n := range 6000 {
 		var entries []string
 		for range 1 + random.IntN(4) {
 			entries = append(entries, words[random.IntN(len(words))])
 		}
 		lists = append(lists, strings.Join(entries, ","))
-		questions = append(questions, "devices af "+strings.Join(entries, ","))
+		// numbers of Slurm's, and CUDA's of the GPUs that the task sees
+		question, by := "devices af ", order
+		if n%2 == 0 {
+			question, by = "devices f ", []int{0, 1, 2, 3}
+		}
+		questions, orders = append(questions, question+strings.Join(entries, ",")), append(orders, by)
 	}
 	understood := 0
 	for i, answer := range ask(t, questions) {
 		visible, err := slurm.ParseVisible(lists[i], true)
 		var gpus []int
 		if err == nil {
-			gpus, err = visible.GPUs(machine, order)
-		}
-		mask := uint64(0)
-		for _, gpu := range gpus {
-			mask |= 1 << gpu
+			gpus, err = visible.Counted(machine, orders[i])
 		}
 		flag, got, _ := strings.Cut(answer, " ")
 		if flag == "1" {
 			understood++
-			if want := fmt.Sprintf("%x", mask); err != nil || got != want {
-				t.Errorf("%s: C %s, Go %s, %v", lists[i], got, want, err)
-			}
+		}
+		want := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
+		if flag == "1" && (err != nil || got != want) {
+			t.Errorf("%s: C %s, Go %s, %v", questions[i], got, want, err)
 		}
 	}
 	if understood < 300 {

@@ -137,3 +137,26 @@ func TestVariablesOfInnerSteps(t *testing.T) {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, got, want)
 	}
 }
+
+// The same without the plugin: what binds itself in a step has them, and what the step
+// was given is not taken for the user's own.
+func TestVariablesOfExec(t *testing.T) {
+	t.Parallel()
+	s := startWithNICs(t, bed.Options{ConstrainDevices: true})
+	tree, err := site.Tree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := []string{"-Q", "-n2", "--gpus=4", "srun", "-Q", "-n4", "-O", "--gpu-bind=none", "--cpu-bind=none"}
+	bound := []string{filepath.Join(tree, "build/bin/gputune"), "exec", "--config", filepath.Join(s.Folder, "gputune.toml"), "--bind=quiet,mem=none", "--", "sh", "-c", showVariables}
+	want := []string{
+		"0 hca=mlx5_0 ucx=mlx5_0:1 node=0 malloc=narenas:8", "1 hca=mlx5_0 ucx=mlx5_0:1 node=0 malloc=narenas:8",
+		"2 hca=mlx5_2 ucx=mlx5_2,mlx5_3:1 node=1 malloc=narenas:8", "3 hca=mlx5_3 ucx=mlx5_3,mlx5_2:1 node=1 malloc=narenas:8",
+	}
+	for _, option := range []string{"off", "quiet", "quiet,gpus=all,cpus=none"} {
+		got := must(t, s, "salloc", slices.Concat(job, []string{"--gpu-numa-bind=" + option}, bound)...)
+		if lines := linesOf(got.Stdout); !slices.Equal(lines, want) {
+			t.Errorf("in a step with %s: %s\nwant %s", option, got, strings.Join(want, "\n"))
+		}
+	}
+}

@@ -48,11 +48,16 @@ int main(void)
 			char *item = strsep(&argument, " ");
 			printf("%d\n", items_have(argument ? argument : "", item));
 		} else if (strcmp(what, "devices") == 0) {
-			bool understood;
 			bool absolute = *argument == 'a';
 			uint64_t sees = strtoull(argument + absolute, &argument, 16);
-			uint64_t gpus = devices_listed(page, sees, absolute, *argument ? argument + 1 : "", &understood);
-			printf("%d %" PRIx64 "\n", understood, gpus);
+			struct devices d = devices_listed(page, sees, absolute, *argument ? argument + 1 : "");
+			uint64_t gpus = 0;
+			printf("%d ", !d.why);
+			for (uint32_t i = 0; i < d.count; i++) {
+				printf("%s%d", i ? "," : "", d.at[i]);
+				gpus |= 1ULL << d.at[i];
+			}
+			printf(gpus == d.gpus ? "\n" : " is not %" PRIx64 "\n", d.gpus);
 		} else if (strcmp(what, "hash") == 0) {
 			printf("%" PRIu64 "\n", text_hash(argument));
 		} else if (strcmp(what, "length") == 0) {
@@ -63,7 +68,12 @@ int main(void)
 		} else if (strcmp(what, "paired") == 0) {
 			uint64_t sees = strtoull(argument, &argument, 16), step = strtoull(argument, &argument, 16);
 			uint32_t tasks = strtoul(argument, &argument, 10), rank = strtoul(argument, &argument, 10);
-			printf("%" PRIx64 "\n", gpus_paired(sees, step, tasks, rank));
+			struct devices d = devices_all(sees);
+			bool common = false;
+			/* then their order, if every task has the same list */
+			for (d.count = *argument ? 0 : d.count; *argument == ' '; common = true)
+				d.at[d.count++] = strtoul(argument + 1, &argument, 10);
+			printf("%" PRIx64 "\n", gpus_paired(&d, common, step, tasks, rank));
 		} else {
 			printf("what is %s\n", what);
 		}
