@@ -56,6 +56,14 @@ func play(role string) error {
 		}
 		_, err = io.Copy(io.Discard, conn)
 		return err
+	case "ending-guest": // QEMU closes its end of the stream, and ends a little later
+		conn, err := inherited()
+		if err != nil {
+			return err
+		}
+		err = conn.Close()
+		time.Sleep(500 * time.Millisecond)
+		return err
 	case "no-guest":
 		return errors.New("no such machine")
 	case "runner": // starts a child, says which, and waits to be killed

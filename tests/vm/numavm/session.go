@@ -183,7 +183,7 @@ func (s *session) watch(readerDone <-chan struct{}) {
 			}
 			// A guest that does not read lets the socket fill up; then this must not wait for ever.
 			_ = s.conn.SetWriteDeadline(time.Now().Add(s.patience.silence))
-			if err := s.out.Write(wire.Ping, 0, nil); err != nil && s.qemu.alive() {
+			if err := s.out.Write(wire.Ping, 0, nil); err != nil && !s.qemuEnds() {
 				s.end("the guest does not take what it is sent: " + err.Error())
 			}
 		}

@@ -182,6 +182,15 @@ func TestSilentGuest(t *testing.T) {
 	}
 }
 
+// TestPingsToTheEnd: that a ping cannot be sent is not why a machine ended.
+func TestPingsToTheEnd(t *testing.T) {
+	_, err := fakeVM(t, "ending-guest", patience{ping: 20 * time.Millisecond, silence: 10 * time.Second, kill: time.Minute})
+	var ended *MachineError
+	if !errors.As(err, &ended) || ended.Reason != "the guest powered off or restarted" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestPongsAreNotSilence: a guest that has nothing to say but answers pings lives on.
 func TestPongsAreNotSilence(t *testing.T) {
 	vm, err := fakeVM(t, "guest", patience{ping: 50 * time.Millisecond, silence: 2 * time.Second, kill: time.Minute})
