@@ -134,8 +134,8 @@ func TestOptionIsInheritedAndCanBeSwitchedOff(t *testing.T) {
 	s := need(t, constrained)
 	script := filepath.Join(s.Dir, "work", "inherit.sh")
 	text := "#!/bin/sh\n" +
-		"srun -n1 sh -c 'echo inherited $GPUTUNE_CPUS'\n" +
-		"srun -n1 --gpu-numa-bind=off sh -c 'echo off $GPUTUNE_CPUS'\n" +
+		"srun -Q -n1 sh -c 'echo inherited $GPUTUNE_CPUS'\n" +
+		"srun -Q -n1 --gpu-numa-bind=off sh -c 'echo off $GPUTUNE_CPUS'\n" +
 		"echo batch $GPUTUNE_CPUS\n"
 	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 		t.Fatal(err)

@@ -83,7 +83,7 @@ func TestTHPOfTasks(t *testing.T) {
 		t.Errorf("salloc: %v", got)
 	}
 	output := filepath.Join(s.Folder, "output")
-	id := s.submit(t, show+"; srun -n1 "+show, "--thp=never", "-o", output)
+	id := s.submit(t, show+"; srun -Q -n1 "+show, "--thp=never", "-o", output)
 	s.wantClean(t)
 	if got, err := os.ReadFile(output); err != nil || string(got) != "0\n0\n0\n0\n" {
 		t.Errorf("job %s: %q, %v", id, got, err)

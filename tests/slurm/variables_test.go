@@ -118,9 +118,9 @@ func TestVariablesOfInnerSteps(t *testing.T) {
 	t.Parallel()
 	s := startWithNICs(t, bed.Options{ConstrainDevices: true})
 	script, output := filepath.Join(s.Dir, "work", "variables.sh"), filepath.Join(s.Dir, "work", "variables.out")
-	two := "srun -n2 -O --gpus=4 --gpu-bind=map_gpu:2,0 sh -c '" + showVariables + "' | sort\n"
+	two := "srun -Q -n2 -O --gpus=4 --gpu-bind=map_gpu:2,0 sh -c '" + showVariables + "' | sort\n"
 	text := "#!/bin/sh\n" + showVariables + "\n" + two +
-		"srun -n1 --gpus=1 --gpu-numa-bind=off sh -c '" + showVariables + "; env | grep ^GPUTUNE_; true'\n" +
+		"srun -Q -n1 --gpus=1 --gpu-numa-bind=off sh -c '" + showVariables + "; env | grep ^GPUTUNE_; true'\n" +
 		"export NCCL_IB_HCA==mine\n" + two
 	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 		t.Fatal(err)

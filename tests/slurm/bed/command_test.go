@@ -17,13 +17,13 @@ import (
 
 func TestUnprivilegedUser(t *testing.T) {
 	b := startBed(t, Options{NCPU: 2, ConstrainDevices: true, GPUs: 2})
-	cmd := b.Command("srun", "-n2", "sh", "-c", "id -un; id -G; echo $HOME $USER")
+	cmd := b.Command("srun", "-n2", "sh", "-c", "echo $(id -un; id -G) $HOME $USER")
 	cmd.User = "nobody"
 	result, err := cmd.Run(t.Context())
 	if err != nil || !result.OK() {
 		t.Fatal(result, err)
 	}
-	if got := strings.Count(result.Stdout, "nobody\n65534\n"); got != 2 {
+	if got := strings.Count(result.Stdout, "nobody 65534 /nonexistent nobody\n"); got != 2 {
 		t.Errorf("want two tasks of nobody in its group alone, got:\n%s", result.Stdout)
 	}
 	checkNothingLeft(t, b)
