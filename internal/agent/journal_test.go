@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -21,6 +20,7 @@ import (
 	"gputune/conf"
 	"gputune/internal/job"
 	"gputune/internal/journal"
+	"gputune/internal/journal/journaltest"
 	"gputune/internal/metrics"
 )
 
@@ -48,21 +48,10 @@ func TestJournalFields(t *testing.T) {
 	}
 }
 
-// listen returns a journal's socket that nobody reads yet.
-func listen(t *testing.T) (*net.UnixConn, string) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "socket")
-	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { socket.Close() })
-	return socket, path
-}
-
 // The log goes to the journal where standard error does, and only there.
 func TestLogger(t *testing.T) {
-	_, path := listen(t)
+	path := filepath.Join(t.TempDir(), "socket")
+	journaltest.Listen(t, path)
 	var stderr unix.Stat_t
 	if err := unix.Fstat(2, &stderr); err != nil {
 		t.Fatal(err)
@@ -123,7 +112,8 @@ func (*manager) Watchdog() time.Duration { return 3 * time.Millisecond }
 // A journal that does not read keeps neither the loop nor the watchdog waiting. When
 // it reads again, it hears how much it has missed.
 func TestRunWithStuckJournal(t *testing.T) {
-	socket, path := listen(t)
+	path := filepath.Join(t.TempDir(), "socket")
+	socket := journaltest.Listen(t, path)
 	to := &journal.Writer{Path: path, Patience: logPatience}
 	for to.Lost() == 0 {
 		_ = to.Send(journal.Entry{Message: "filler"})

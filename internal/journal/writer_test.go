@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gputune/internal/journal/journaltest"
 )
 
 // decode reads a datagram as the journal does.
@@ -44,19 +45,6 @@ func decode(text []byte) ([]Field, error) {
 		text = rest[length+1:]
 	}
 	return fields, nil
-}
-
-func listen(t *testing.T, path string) *net.UnixConn {
-	t.Helper()
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { socket.Close() })
-	return socket
 }
 
 // next returns the fields of the next entry, each name's last.
@@ -108,7 +96,7 @@ func used(t *testing.T) time.Duration {
 
 func TestSend(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	socket := listen(t, path)
+	socket := journaltest.Listen(t, path)
 	w := &Writer{Path: path, Fields: []Field{{"SYSLOG_IDENTIFIER", "x"}}}
 	if err := w.Send(Entry{"one\ntwo", Warning, []Field{{"GPUTUNE_JOB", "4\n2"}}}); err != nil {
 		t.Fatal(err)
@@ -129,7 +117,7 @@ func TestStuck(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"none": 0, "some": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "socket")
-			socket := listen(t, path)
+			socket := journaltest.Listen(t, path)
 			w := &Writer{Path: path, Patience: patience}
 			before := time.Now()
 			taken := fill(t, w)
@@ -183,7 +171,7 @@ func TestStuck(t *testing.T) {
 // One entry that is lost, and somebody who has nothing else to say.
 func TestTellLost(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	socket := listen(t, path)
+	socket := journaltest.Listen(t, path)
 	for name, tell := range map[string]func(*Writer) error{"TellLost": (*Writer).TellLost, "Close": (*Writer).Close} {
 		t.Run(name, func(t *testing.T) {
 			w := &Writer{Path: path}
@@ -217,7 +205,7 @@ func TestTellLost(t *testing.T) {
 // takes an entry now and then is not waited for each time.
 func TestPatience(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	socket := listen(t, path)
+	socket := journaltest.Listen(t, path)
 	w := &Writer{Path: path, Patience: 500 * time.Millisecond}
 	begin, before := time.Now(), used(t)
 	fill(t, w)
@@ -246,7 +234,7 @@ func TestPatience(t *testing.T) {
 // A journal that is busy, and reads in time, has everything.
 func TestBusy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	socket := listen(t, path)
+	socket := journaltest.Listen(t, path)
 	const entries = 3000 // more than a queue holds
 	ended := make(chan int)
 	go func() {
@@ -288,7 +276,7 @@ func TestRestart(t *testing.T) {
 	if err := w.Send(Entry{Message: "too early"}); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
-	first := listen(t, path)
+	first := journaltest.Listen(t, path)
 	if err := w.Send(Entry{Message: "one"}); err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +292,7 @@ func TestRestart(t *testing.T) {
 			t.Error("taken by nobody")
 		}
 	}
-	second := listen(t, path)
+	second := journaltest.Listen(t, path)
 	if err := w.Send(Entry{Message: "two"}); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +303,7 @@ func TestRestart(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	second.Close()
-	third := listen(t, path) // nothing was sent in between
+	third := journaltest.Listen(t, path) // nothing was sent in between
 	if err := w.Send(Entry{Message: "three"}); err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +315,7 @@ func TestRestart(t *testing.T) {
 // What is too large for the socket is cut, and says so.
 func TestTooLarge(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	socket := listen(t, path)
+	socket := journaltest.Listen(t, path)
 	w := &Writer{Path: path, Fields: []Field{{"SYSLOG_IDENTIFIER", "x"}}}
 	if err := w.Connect(); err != nil {
 		t.Fatal(err)
@@ -360,7 +348,7 @@ func TestTooLarge(t *testing.T) {
 // Entries of many goroutines are whole, and taken or counted as lost, each of them.
 func TestConcurrent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	socket := listen(t, path)
+	socket := journaltest.Listen(t, path)
 	w := &Writer{Path: path}
 	const writers, each = 50, 100
 	var all sync.WaitGroup
@@ -410,7 +398,7 @@ func TestConcurrent(t *testing.T) {
 // Descriptors are neither kept nor given to children.
 func TestDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	socket := listen(t, path)
+	socket := journaltest.Listen(t, path)
 	open := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
 		if err != nil {

@@ -2,27 +2,18 @@ package program
 
 import (
 	"bytes"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
-)
 
-func listen(t *testing.T) (*net.UnixConn, string) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "socket")
-	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { socket.Close() })
-	return socket, path
-}
+	"gputune/internal/journal/journaltest"
+)
 
 // Each line goes to slurmd and to the journal, and what a user has written into it
 // is no field of its own there.
 func TestJournal(t *testing.T) {
-	socket, path := listen(t)
+	path := filepath.Join(t.TempDir(), "socket")
+	socket := journaltest.Listen(t, path)
 	var output bytes.Buffer
 	n := &named{name: "gputune-prolog", to: &output, journal: newJournal(path, "gputune-prolog", "42")}
 	if _, err := n.Write([]byte("job 42: one\njob 42: t\x01wo\n")); err != nil {
@@ -46,7 +37,8 @@ func TestJournal(t *testing.T) {
 // A journal that does not read, has gone or never was keeps nobody waiting, and slurmd
 // has the lines all the same.
 func TestJournalThatDoesNotRead(t *testing.T) {
-	socket, path := listen(t)
+	path := filepath.Join(t.TempDir(), "socket")
+	socket := journaltest.Listen(t, path)
 	var output bytes.Buffer
 	n := &named{name: "x", to: &output, journal: newJournal(path, "x", "")}
 	const lines = 5000 // more than a socket holds
