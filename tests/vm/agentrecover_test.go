@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -151,8 +152,9 @@ done
 echo $kills
 `
 
-// The agent is killed ten times while jobs begin, run and end, of which some have
-// no Epilog. Nothing stays, and nothing is put back under a job that runs.
+// The agent is killed ten times, in a full run twenty, while jobs begin, run and end,
+// of which some have no Epilog. Nothing stays, and nothing is put back under a job
+// that runs.
 func testAgentKilled(t *testing.T, m *machine) {
 	before := m.gpuState(t)
 	m.must(t, withDropIn("RestartSec=100ms"))
@@ -161,7 +163,11 @@ func testAgentKilled(t *testing.T, m *machine) {
 printf '#!/bin/sh\n[ $((SLURM_JOB_ID %% 3)) = 0 ] && exit 0\nexec /usr/sbin/gputune-epilog.kept\n' >/usr/sbin/gputune-epilog; chmod 755 /usr/sbin/gputune-epilog`)
 	rng := rand.New(rand.NewPCG(10, 1))
 	var lives strings.Builder
-	for i := range 10 {
+	times := 10
+	if full() {
+		times = 20
+	}
+	for i := range times {
 		life := rng.Float64() // less than the grace
 		if i%5 == 4 {
 			life += grace.Seconds() // it puts back, and may die in it
@@ -179,7 +185,7 @@ printf '#!/bin/sh\n[ $((SLURM_JOB_ID %% 3)) = 0 ] && exit 0\nexec /usr/sbin/gput
 	// On a busy host a Prolog's time can be over: then its report says so, and the job
 	// has nothing that could be taken from it.
 	applied := regexp.MustCompile(`(?m)^\d+ 1 .*/power_limit (\d+)$`).FindAllStringSubmatch(saw, -1)
-	if strings.Count(saw, "\n") != 10 || len(applied) < 5 || kills != "10" {
+	if strings.Count(saw, "\n") != 10 || len(applied) < 5 || kills != strconv.Itoa(times) {
 		t.Errorf("the agent was killed %s times, jobs saw\n%s", kills, saw)
 	}
 	for _, job := range applied {

@@ -5,7 +5,6 @@ package vm
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -151,7 +150,7 @@ func testKilledSteps(t *testing.T, m *machine) {
 	}
 	turn := slices.Index(numavm.Suites(), m.suite)
 	for i, kill := range all {
-		if i%2 == turn%2 || os.Getenv(fullVariable) != "" {
+		if i%2 == turn%2 || full() {
 			kills = append(kills, kill)
 		}
 	}

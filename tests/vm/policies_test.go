@@ -3,7 +3,6 @@
 package vm
 
 import (
-	"os"
 	"testing"
 
 	"gputune/tests/vm/numavm"
@@ -29,13 +28,13 @@ func shapes() []shape {
 }
 
 // Every way to choose CPUs with every number of GPUs for a task, on a whole node
-// and on a part of it, each planned before on one of the releases. Memory policies and hardware threads
-// go round, so that each is there several times; they begin anywhere, and what
-// else can be said is made at random.
+// and on a part of it, each planned before on one of the releases. Memory policies
+// and hardware threads go round, so that each is there several times; they begin
+// anywhere, and what else can be said is made at random.
 func testPolicies(t *testing.T, m *machine) {
 	m.put(t, "/tmp/plan-then", planScript)
 	rng := seeded(t)
-	plan := m.suite == numavm.Trixie || os.Getenv(fullVariable) != "" // which nothing of the release has a part in
+	plan := m.suite == numavm.Trixie || full() // which nothing of the release has a part in
 	mems := []string{"prefer", "bind", "interleave", "none"}
 	firstMem, firstThread := rng.IntN(len(mems)), rng.IntN(3)
 	seen := map[string]int{}
